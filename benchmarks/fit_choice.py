@@ -124,9 +124,8 @@ def estimated(one: Measured, at: Constants | None) -> Any:
     c, sizes = one.columns, one.sizes
     reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, SPEC, c.split_k), 0.0)
     if one.kind == "wgmma":
-        out_bytes = np.where(c.split_k > 1, 4, one.gemm.out.bytes)
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.kernel_seconds(c, one.read, SPEC, lengths, out_bytes=out_bytes, at=at)
+        return reduced + wgmma_cost.timed(c, one.read, SPEC, lengths, at=at).seconds
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c)
     return reduced + kernel_seconds(one.kind, c, one.read, SPEC, around, sizes)
@@ -195,7 +194,7 @@ def trees_of_problems(problems: Sequence[Gemm], y: Sequence[float]) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
-    x = np.concatenate([problem_features(one) for one in problems])
+    x = np.array([problem_features(one) for one in problems])
     return HistGradientBoostingRegressor(**options).fit(x, np.array(y))
 
 
@@ -240,7 +239,7 @@ def check(data: Sequence[Measured], at: Constants | None) -> None:
 
 
 def told_trees(model: Any) -> dict[str, Any]:
-    trees, depth = [], 0
+    trees = []
     for (predictor,) in model._predictors:
         nodes = predictor.nodes
         leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
@@ -253,8 +252,7 @@ def told_trees(model: Any) -> dict[str, Any]:
                 "value": [float(f"{value:.3g}") for value in np.where(leaf, nodes["value"], 0)],
             }
         )
-        depth = max(depth, int(nodes["depth"].max()))
-    return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "depth": depth, "trees": trees}
+    return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
 def main() -> None:
@@ -269,7 +267,7 @@ def main() -> None:
         file.write_text(json.dumps({"constants": {}, "trees": []}), encoding="utf-8")
         fitted.cache_clear()
         shared = fit_gemv(asked.sweeps)
-        write(file, {"constants": {}, "start": 0.0, "depth": 0, "trees": [], "shared": shared})
+        write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
     data = measured(asked.kind, asked.sweeps)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
@@ -280,7 +278,7 @@ def main() -> None:
         check(data, at)
         return
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
-    file.write_text(json.dumps({**told, "start": 0.0, "depth": 0, "trees": []}), encoding="utf-8")
+    file.write_text(json.dumps({**told, "start": 0.0, "trees": []}), encoding="utf-8")
     fitted.cache_clear()
     x, y, w, _ = table(data, at)
     told |= {"shared": told_trees(fit_shared(data, at))}

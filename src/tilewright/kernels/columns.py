@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Column = Any
 """A number, or a NumPy array with an entry for each configuration. Arithmetic of a configuration takes either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A column that is made of the others when it is asked for, of the configurations that are left by then."""
+
+    compute: Callable[[Columns], Any]
 
 
 class Columns:
@@ -21,7 +29,10 @@ class Columns:
     (2, [512, 2048], [16])
     """
 
-    __slots__ = ("_columns", "_facts", "rows", "table")
+    __slots__ = ("_columns", "_facts", "given", "rows", "table")
+
+    given: frozenset[str]
+    """Columns that `with_columns` gave since the rows were selected from `table`."""
 
     rows: Any
     """Which rows of `table` these are; None: all."""
@@ -33,6 +44,7 @@ class Columns:
         self._columns: dict[str, Any] = {name: _numbers(column) for name, column in columns.items()}
         self._facts: dict[Hashable, Any] = {}
         self.rows = self.table = None
+        self.given = frozenset()
 
     @classmethod
     def of(cls, configurations: Sequence[Any], names: Sequence[str]) -> Columns:
@@ -47,6 +59,8 @@ class Columns:
         if type(found) is tuple:
             source, rows = found
             found = self._columns[name] = source.take(rows)
+        elif type(found) is Deferred:
+            found = self._columns[name] = found.compute(self)
         return found
 
     @property
@@ -71,10 +85,12 @@ class Columns:
 
         found = object.__new__(Columns)
         found._columns = {
-            name: (column[0], of(column[1])) if type(column) is tuple else (column, rows)
+            name: (column[0], of(column[1]))
+            if type(column) is tuple
+            else (column if type(column) is Deferred else (column, rows))
             for name, column in self._columns.items()
         }
-        found._facts, found.table = {}, self.table
+        found._facts, found.table, found.given = {}, self.table, self.given
         found.rows = None if self.table is None else rows if self.rows is None else of(self.rows)
         return found
 
@@ -83,7 +99,45 @@ class Columns:
         found = object.__new__(Columns)
         found._columns = {**self._columns, **{name: _numbers(column) for name, column in columns.items()}}
         found._facts, found.table, found.rows = {}, self.table, self.rows
+        found.given = self.given.union(columns)
         return found
+
+    def in_table(self, key: Hashable, change: Callable[[Columns], Columns]) -> Columns:
+        """The same configurations as `change` makes them of the whole of a table that is kept, once; with the columns
+        that were given since."""
+        if self.table is None:
+            return change(self)
+        whole = self.table.known(key, lambda kept: change(kept).kept())
+        found: Columns = whole if self.rows is None else whole[self.rows]
+        return found.with_columns(**{name: self._deferred_or_known(name) for name in self.given})
+
+    def _deferred_or_known(self, name: str) -> Any:
+        found = self._columns[name]
+        return found if type(found) is Deferred else getattr(self, name)
+
+    def beside(self, other: Columns) -> Columns:
+        """These configurations, then others; where both are of tables that are kept, of one that is kept as well."""
+        if self.table is None or other.table is None:
+            names = [name for name in self.names if name in other.names]
+            return Columns({name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names})
+        first, second = self.table, other.table
+
+        def both(kept: Columns) -> tuple[Columns, Columns]:
+            names = [name for name in kept.names if name in second.names]
+            columns = ((getattr(kept, name), getattr(second, name)) for name in names)
+            joint = Columns({name: np.concatenate(of) for name, of in zip(names, columns, strict=True)})
+            return second, joint.kept()  # the second is kept as well, so that no other has its id
+
+        def given(name: str) -> Any:
+            mine, others = self._deferred_or_known(name), other._deferred_or_known(name)
+            if type(mine) is Deferred and mine is others:
+                return mine
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
+        rows = [np.arange(len(one)) if one.rows is None else one.rows for one in (self, other)]
+        _, joint = first.known(("beside", id(second)), both)
+        found: Columns = joint[np.concatenate([rows[0], rows[1] + len(first)])]
+        return found.with_columns(**{name: given(name) for name in self.given | other.given})
 
     def kept(self) -> Columns:
         """The same as a table that is kept: `fact` computes once for all that is ever selected of it."""
@@ -99,6 +153,15 @@ class Columns:
         found = self.table.known(key, compute)
         return found if self.rows is None else found.take(self.rows, axis=0)
 
+    def with_facts(self, key: Hashable, compute: Callable[[Columns], Mapping[str, Any]]) -> Columns:
+        """The same with further columns, which `compute` finds of a table that is kept once, as `fact`."""
+        if self.table is None:
+            return self.with_columns(**compute(self))
+        found = self.with_columns()
+        told, rows = self.table.known(key, compute), self.rows
+        found._columns |= told if rows is None else {name: (column, rows) for name, column in told.items()}
+        return found
+
     def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
         """What `compute` finds for a table that is kept, found once."""
         found = self._facts.get(key)
@@ -108,5 +171,7 @@ class Columns:
 
 
 def _numbers(column: Any) -> Any:
+    if type(column) is Deferred:
+        return column
     array = np.asarray(column)
     return array.astype(np.int64) if array.dtype == bool else array

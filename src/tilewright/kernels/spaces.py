@@ -80,12 +80,13 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
 def wgmma_core(gemm: Gemm) -> Columns:
     """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
     depends on formats and orders alone; a table of each is kept."""
-    gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
-    if not reads_orders(gemm):  # packing transposes them
-        gemm = replace(gemm, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
-    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm))
+    a, b = (gemm.a, gemm.b) if reads_orders(gemm) else (Order.ROW, Order.COL)  # packing transposes them
+    key = (gemm.dtype, gemm.product, gemm.out, a, b, gemm.c, gemm.pieces, tma_stores(gemm))
     found = _CORES.get(key)
     if found is None:
+        gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
+        if (a, b) != (gemm.a, gemm.b):
+            gemm = replace(gemm, a=a, b=b, lda=0, ldb=0)
         staged = (0, 1) if stages_c(gemm) else (0,)
         options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
         c = _wgmma_tiles(gemm, options)

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.kernels import mma, simt, wgmma
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, Deferred
 from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
@@ -208,17 +208,27 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
     found = {}
     for kind in ("wgmma", "mma"):
         if kind in tables:
-            c = tables[kind].with_columns(promote_every=np.full(len(tables[kind]), every))
-            if kind == "wgmma" and gemm.block_scales is not None:  # which take room in each stage
-                c = c.with_columns(stages=np.minimum(c.stages, wgmma.deepest_ring(c, c.blocks, gemm)))
-            found[kind] = c[np.flatnonzero(_has_room(c, gemm) if kind == "wgmma" else mma.promotes(c, gemm))]
+            key = ("promoted", every, *_sides(gemm), gemm.dtype, gemm.b_dtype)
+            c = tables[kind].in_table(key, lambda kept, kind=kind: _promoted(kind, kept, every, gemm))  # type: ignore[misc]
+            found[kind] = c[np.flatnonzero(c.promotes)]
     return found
 
 
-def _has_room(c: Columns, gemm: Gemm) -> Any:
-    """Whether kernels of wgmma that promote have registers for both sums and the scales of blocks."""
+def _sides(gemm: Gemm) -> tuple[int, ...]:
+    """Of blocks that have scales."""
+    return () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b)
+
+
+def _promoted(kind: str, c: Columns, every: int, gemm: Gemm) -> Columns:
+    """Kernels that promote their accumulators; promotes: whether they have room to."""
+    c = c.with_columns(promote_every=np.full(len(c), every))
+    if kind == "mma":
+        return c.with_columns(promotes=mma.promotes(c, gemm))
+    if gemm.block_scales is not None:  # which take room in each stage
+        c = c.with_columns(stages=np.minimum(c.stages, wgmma.deepest_ring(c, c.blocks, gemm)))
     registers = wgmma.registers_of(c) + scale_registers(c, gemm)
-    return (registers <= wgmma.consumer_registers(c, gemm)) & blocks_fit(c, gemm)
+    fits = (registers <= wgmma.consumer_registers(c, gemm)) & blocks_fit(c, gemm)
+    return c.with_columns(promotes=fits)
 
 
 CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)
@@ -253,16 +263,33 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
-    return c.with_columns(evict_first=wgmma.read_once(c, rows, columns))
+    return c.with_columns(evict_first=_read_once(gemm))
 
 
-def other_options(c: Columns, gemm: Gemm) -> Columns:
+def _read_once(gemm: Gemm) -> Deferred:
+    """The operand that leaves the L2 first. No estimate asks for it, and few kernels are made."""
+    return Deferred(lambda c: wgmma.read_once(c, ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)))
+
+
+def other_options(c: Columns, gemm: Gemm) -> tuple[Columns, Any]:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with one epilogue stage less
-    for a longer ring."""
-    row, option = (grid.reshape(-1) for grid in np.meshgrid(np.arange(len(c)), np.arange(8), indexing="ij"))
-    c = c[row].with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
-    one = c.with_columns(subtile_stages=2 - (option >> 2))
-    first = wgmma.read_once(one, _tiles_along(gemm.m, one.m), _tiles_along(gemm.n, one.n))
-    one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks, gemm), evict_first=first)
-    ordered = (one.persistent == 0) | (one.raster_rows > 1)
-    return one[np.flatnonzero(ordered & ((one.subtile_stages == 2) | ((one.subtile > 0) & (one.stages > c.stages))))]
+    for a longer ring; of which row each of these is."""
+    row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
+    ordered = (option & 2 > 0) | (c.persistent[row] == 0)
+    fewer = c.in_table(("fewer epilogue stages", *_sides(gemm)), lambda kept: _one_epilogue_stage(kept, gemm))
+    kept = np.flatnonzero(ordered & ((option < 4) | fewer.deeper[row]))
+    row, option = row[kept], option[kept]
+    c = c.beside(fewer)[row + len(c) * (option >> 2)]
+    c = c.with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
+    return c.with_columns(evict_first=_read_once(gemm)), row
+
+
+_OPTIONS: Any = np.arange(8)
+"""1: dependent launch. 2: many rows of tiles are visited together. 4: one epilogue stage."""
+
+
+def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
+    """Kernels with one epilogue stage, and the deepest ring; deeper: whether that is deeper."""
+    one = c.with_columns(subtile_stages=np.ones(len(c), dtype=np.int64))
+    stages = wgmma.deepest_ring(one, one.blocks, gemm)
+    return one.with_columns(stages=stages, deeper=(c.subtile > 0) & (stages > c.stages))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -22,9 +23,10 @@ from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
-from tilewright.planning.correction import FITTED_FOR, Fit, fit_for, stacked
+from tilewright.planning.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
+from tilewright.planning.wgmma_cost import Timed
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
 
@@ -124,7 +126,8 @@ class Around:
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
-    C from a workspace, of the host for further launches. read: the problem behind the packing."""
+    C from a workspace, of the host for further launches. read: the problem behind the packing. timed: what those of
+    wgmma are made of."""
 
     columns: Columns
     read: Gemm
@@ -133,6 +136,7 @@ class Estimate:
     kernel: Any
     reduced: Any
     more: Any
+    timed: Timed | None = None
 
     @property
     def total(self) -> Any:
@@ -156,7 +160,11 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
-    kernel = kernel_seconds(kind, c, read, spec, around, sizes)
+    timed = wgmma_cost.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count) if kind == "wgmma" else None
+    if timed is not None:
+        kernel = np.where(blocks_per_sm(kind, c, read, spec) > 0, timed.seconds, np.inf)
+    else:
+        kernel = kernel_seconds(kind, c, read, spec, around, sizes)
     before: Any = 0.0
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
@@ -165,7 +173,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     if packing.tile_multiples:
         reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
     more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
-    return Estimate(c, read, sizes, before, kernel, reduced, more)
+    return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
 
 
 def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fit, count: int, most: int) -> list[Any]:
@@ -181,9 +189,9 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     if not len(best):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    factor = np.exp(fit.trees.logarithms(_features_of(kind, found, chosen, kernels, spec, count)))
+    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
     totals = []
-    shared = shared_factors(fit, [one.read for one in found], count)
+    shared = [shared_factor(kind, one.read, count) for one in found]
     for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
         total = one.packing + one.more + terms[at] * shared[at]
         total[rows] += kernel * shared[at] * (factor[ends[at] : ends[at + 1]] - 1)
@@ -196,11 +204,14 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     return totals
 
 
-def shared_factors(fit: Fit, problems: Sequence[Gemm], count: int = 1) -> Any:
-    """What the times of all kernels of each problem are multiplied by."""
-    if fit.shared is None:
-        return np.ones(len(problems))
-    return np.exp(fit.shared.logarithms(np.concatenate([problem_features(one, count) for one in problems])))
+@lru_cache(maxsize=64)
+def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
+    """What the times of all kernels of a family are multiplied by for a problem, which is asked for several times in a
+    choice."""
+    trees = (fitted(kind) if kind == "gemv" else fit_for(kind, read.dtype)).shared
+    if trees is None:
+        return 1.0
+    return float(np.exp(trees.logarithms(trees.ranks(problem_features(read, count), 1)))[0])
 
 
 def few_rows(gemm: Gemm) -> Gemm:
@@ -211,35 +222,63 @@ def few_rows(gemm: Gemm) -> Gemm:
     return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
 
 
-def problem_features(read: Gemm, count: int = 1) -> Any:
-    """What the trees ask about that know a problem alone, (1, features)."""
+def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
+    """What the trees ask about that know a problem alone."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
-    sizes = (np.log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
-    return stacked((*sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read)), 1)
+    sizes = np.log2(np.maximum(1.0, (read.m, read.n, read.k, count * read.flops, moved_bytes))).tolist()
+    return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read)
 
 
-def _features_of(
-    kind: str, found: Sequence[Estimate], chosen: Sequence[Any], seconds: Sequence[Any], spec: DeviceSpec, count: int
+def _ranks_of(
+    kind: str,
+    trees: Trees,
+    found: Sequence[Estimate],
+    chosen: Sequence[Any],
+    seconds: Sequence[Any],
+    spec: DeviceSpec,
+    count: int,
 ) -> Any:
-    """Of the chosen rows of each table, one below the other."""
-    first = found[0].columns
-    if kind == "wgmma" or any(one.columns is not first for one in found):
-        return np.concatenate(
-            [
-                features(kind, one.columns[rows], one.read, spec, one.sizes.at(rows), us, count)
-                for one, rows, us in zip(found, chosen, seconds, strict=True)
-                if len(rows)
-            ]
+    """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
+    behind several packings, all are asked at once."""
+    if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
+        lengths = [len(rows) for rows in chosen]
+        lie = [_how_operands_lie(one.read) for one in found]
+        lies = tuple(np.repeat(of, lengths) for of in zip(*lie, strict=True))
+        along = [one.sizes.at(rows) for one, rows in zip(found, chosen, strict=True)]
+        m, n, k = (
+            np.concatenate([np.full(rows, size) for rows, size in zip(lengths, of, strict=True)])
+            for of in zip(*along, strict=True)
         )
-    lengths = [len(rows) for rows in chosen]
-    sizes = [one.sizes.at(rows) for one, rows in zip(found, chosen, strict=True)]
-    m, n, k = (
-        np.concatenate([np.full(rows, size) for rows, size in zip(lengths, along, strict=True)])
-        for along in zip(*sizes, strict=True)
+        c, read = found[0].columns[np.concatenate(chosen)], found[0].read
+        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), np.concatenate(seconds), count)
+    told = []
+    for one, rows, us in zip(found, chosen, seconds, strict=True):
+        c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
+        if one.timed is not None and len(rows):
+            told.append(wgmma_cost.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+        elif len(rows):
+            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, us, count))
+    return np.concatenate(told, axis=1)
+
+
+def _tiled_ranks(
+    kind: str,
+    trees: Trees,
+    c: Columns,
+    read: Gemm,
+    lie: tuple[Column, ...],
+    spec: DeviceSpec,
+    sizes: tuple[Column, Column, Column],
+    seconds: Any,
+    count: int,
+) -> Any:
+    """Of kernels of warps. lie: `_how_operands_lie`."""
+    first = c.fact(
+        ("ranks", read.dtype, read.out, spec),
+        lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
     )
-    lie = tuple(np.repeat(told, lengths) for told in zip(*(_how_operands_lie(one.read) for one in found), strict=True))
-    c = first[np.concatenate(chosen)]
-    return _tiled_features(kind, c, found[0].read, lie, spec, (m, n, k), np.concatenate(seconds), count)
+    sized = _sized_features(kind, c, read, lie, spec, sizes, seconds, count)
+    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
 
 
 def features(
@@ -253,8 +292,11 @@ def features(
 ) -> Any:
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
     if kind == "wgmma":
-        return wgmma_cost.features(c, read, spec, sizes, seconds, count)
-    return _tiled_features(kind, c, read, _how_operands_lie(read), spec, sizes, seconds, count)
+        timed = wgmma_cost.timed(c, read, spec, sizes, count)
+        sized = wgmma_cost.sized_features(c, read, spec, sizes, timed, seconds, count)
+        return stacked((*wgmma_cost.class_features(c, read, spec), *sized), len(c))
+    sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, seconds, count)
+    return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
 
 
 def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
@@ -263,24 +305,20 @@ def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
     return gemm.a is Order.COL, gemm.b is Order.COL, *aligned
 
 
-def _own_features(kind: str, c: Columns) -> tuple[Any, ...]:
-    """Of the options that one family has."""
+def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
+    """The first of them: what no size of a problem changes; those of the options of one family last."""
+    per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
     if kind == "simt":
-        return c.lanes_m, c.b_transport == "cp_async", c.unroll, c.copied, c.columns_together
+        return *tile, per_sm, c.lanes_m, c.b_transport == "cp_async", c.unroll, c.copied, c.columns_together
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
-    shape = np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c))
     return (
-        *shape,
-        store,
-        c.double_buffered_fragments,
-        c.in_place_fragments,
-        c.interleaved_copies,
-        c.n_outer,
-        c.persistent,
+        *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),
+        *(c.double_buffered_fragments, c.in_place_fragments, c.interleaved_copies, c.n_outer, c.persistent),
     )
 
 
-def _tiled_features(
+def _sized_features(
     kind: str,
     c: Columns,
     gemm: Gemm,
@@ -289,44 +327,32 @@ def _tiled_features(
     sizes: tuple[Column, Column, Column],
     seconds: Any,
     count: int,
-) -> Any:
-    """lie: `_how_operands_lie`."""
+) -> tuple[Any, ...]:
+    """The others. lie: `_how_operands_lie`."""
     m, n, k = sizes
-    rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
+    tile_m, tile_n, parts = c.m, c.n, parts_of(c)
+    rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
     per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    fill = rows * columns * parts_of(c) * count / (spec.sm_count * per_sm)
+    fill = rows * columns * parts * count / (spec.sm_count * per_sm)
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
-    found = (
-        *(np.log2(c.m), np.log2(c.n), c.k * size_bytes, c.warp_m, c.warp_n, c.stages, c.raster_rows, size_bytes),
-        *(np.log2(c.split_k), np.log2(c.cluster_k), per_sm, *lie),
-        *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns), rows * c.m / m, columns * c.n / n),
+    depth = np.maximum(k, 1)
+    return (
+        *(c.raster_rows, size_bytes, np.log2(c.split_k), *lie),
+        *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns)),
+        *(rows * tile_m / m, columns * tile_n / n, np.log2(m), np.log2(n), np.log2(depth), np.log2(depth / parts)),
+        *(np.log2(moved_bytes / spec.l2_bytes), np.log2(seconds)),
         *(
-            np.log2(m),
-            np.log2(n),
-            np.log2(np.maximum(k, 1)),
-            np.log2(np.maximum(k, 1) / parts_of(c)),
-            np.log2(moved_bytes / spec.l2_bytes),
-        ),
-        *(
-            np.log2(seconds),
             moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
-        *_own_features(kind, c),
     )
-    return stacked(found, len(c))
 
 
 def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes) -> Any:
-    """Of the GEMM kernels of a table, with parts of split-K, without their reduction. read: behind the packing."""
+    """Of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction. read: behind the
+    packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
-    if kind == "wgmma":
-        out_bytes = np.where(c.split_k > 1, F32.bytes, read.out.bytes)
-        found = wgmma_cost.kernel_seconds(
-            c, read, spec, (sizes.m, sizes.n, sizes.k), out_bytes=out_bytes, count=around.count
-        )
-        return np.where(per_sm > 0, found, np.inf)
     blocks = sizes.tiles(c) * parts_of(c) * around.count
     parts = c.split_k > 1
     whole_bytes, part_bytes = around.stores_bytes(read)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from itertools import chain
 from math import inf
 from typing import Any, Protocol, overload
@@ -36,8 +37,8 @@ from tilewright.planning.candidates import (
     promoted,
     with_options,
 )
-from tilewright.planning.correction import FITTED_FOR, Fit, fit_for, fitted
-from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factors
+from tilewright.planning.correction import FITTED_FOR, fit_for
+from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
@@ -86,12 +87,13 @@ _CORRECTED = 4000
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A table of candidates of one family behind one packing, with the seconds of each."""
+    """Candidates of one family behind one packing, with the seconds of each. start: where they begin in `columns`."""
 
     kind: str
     columns: Columns
     packing: Packing
     seconds: Any
+    start: int = 0
 
 
 class Ranking(Sequence[tuple[float, PlanConfig]]):
@@ -99,11 +101,13 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def __init__(self, tables: Sequence[Priced]) -> None:
         self._tables = tuple(tables)
-        seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
-        order = np.argsort(seconds, kind="stable")
-        self._order = order[: int(np.isfinite(seconds).sum())]
-        self._seconds = seconds
+        self._seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
         self._starts = np.cumsum([0, *(len(table.seconds) for table in tables)])
+
+    @cached_property
+    def _order(self) -> Any:
+        """Places in `seconds`, the least first, without those that are infinite."""
+        return np.argsort(self._seconds, kind="stable")[: int(np.isfinite(self._seconds).sum())]
 
     @property
     def priced(self) -> int:
@@ -143,19 +147,26 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         return self._made(np.array([index]))[0]
 
     def __iter__(self) -> Iterator[tuple[float, PlanConfig]]:
-        """The first few one by one: hardly anybody asks for more."""
-        for start in chain(range(min(_FEW, len(self))), range(_FEW, len(self), _MANY)):
+        """The first few one by one: hardly anybody asks for more. The first needs no order of the others."""
+        least = int(np.argmin(self._seconds)) if len(self._seconds) else 0
+        if not len(self._seconds) or not np.isfinite(self._seconds[least]):
+            return
+        yield from self._of_places(np.array([least]))
+        for start in chain(range(1, min(_FEW, len(self))), range(_FEW, len(self), _MANY)):
             yield from self[start : start + (1 if start < _FEW else _MANY)]
 
     def _made(self, places: Any) -> list[tuple[float, PlanConfig]]:
         """The plans at some places of the order, an array."""
-        at = self._order[places]
+        return self._of_places(self._order[places])
+
+    def _of_places(self, at: Any) -> list[tuple[float, PlanConfig]]:
+        """The plans at some places of `seconds`, an array."""
         table = np.searchsorted(self._starts, at, side="right") - 1
         found: dict[int, tuple[float, PlanConfig]] = {}
         for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
             told = self._tables[number]
-            kernels = rows_of(told.kind, told.columns, rows - self._starts[number])
+            kernels = rows_of(told.kind, told.columns, told.start + rows - self._starts[number])
             us = (self._seconds[rows] * 1e6).tolist()
             plans = (PlanConfig(kernel, *told.packing) for kernel in kernels)
             found |= dict(zip(rows.tolist(), zip(us, plans, strict=True), strict=True))
@@ -191,21 +202,30 @@ def ranked(
         if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
             break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
         whole = keep_order or stack is not None
-        sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
+        most = None if whole else _most_parts(kind, table, gemm, spec)
+        sources = [table if most is None else _with_split_k(table, most)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
         known = fitted_here and gemm.pieces is None and swept
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
-        sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
+        sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
         if kind == "wgmma":
             served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-            sources = [with_options(promising(rows, gemm, spec, count), gemm, spec, count) for rows in served]
+            sources = [promising(rows, gemm, spec, count) for rows in served]
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
-        told = [(rows, way) for rows in sources for way in ways]
-        priced = _priced(kind, told, gemm, spec, alignment, count)
+        sources = [rows for rows in sources if len(rows)]
+        if not sources:
+            continue
+        joint = reduce(Columns.beside, sources)
         if kind == "wgmma":
-            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)], gemm), one.packing) for one in priced]
-            priced += _priced(kind, others, gemm, spec, alignment, count)
+            joint = with_options(joint, gemm, spec, count)
+        ends = np.cumsum([len(rows) for rows in sources])
+        priced = _priced_together(kind, joint, ends, ways, gemm, spec, alignment, count)
+        if kind == "wgmma":
+            best = [one.start + _best(one.seconds, _FINALISTS) for one in priced]
+            others, row = other_options(joint[np.concatenate(best)], gemm)
+            ends = np.searchsorted(row, np.cumsum([len(rows) for rows in best]))
+            priced += _priced_together(kind, others, ends, ways, gemm, spec, alignment, count)
         tables += priced
     return Ranking(tables)
 
@@ -236,6 +256,27 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
+def _priced_together(
+    kind: str,
+    c: Columns,
+    ends: Any,
+    ways: Sequence[Packing],
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    count: int,
+) -> list[Priced]:
+    """Tables of one family, one behind the other, each behind each packing: priced in a few operations on arrays. ends:
+    of the rows of each table."""
+    priced = _priced(kind, [(c, way) for way in ways], gemm, spec, alignment, count)
+    starts = [0, *ends[:-1].tolist()]
+    return [
+        Priced(kind, one.columns, one.packing, one.seconds[start:end], start)
+        for start, end in zip(starts, ends.tolist(), strict=True)
+        for one in priced
+    ]
+
+
 def whole_space(
     gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None, promote_every: int = 0
 ) -> Ranking:
@@ -250,7 +291,7 @@ def whole_space(
             legal = space(kind, read)
             if promote_every:
                 legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
-            rows = _with_split_k(kind, legal, gemm, spec)
+            rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, None)
@@ -270,8 +311,7 @@ def estimate_us(
         skinny = skinny_for(gemm, alignment, None, stack, parts=kernel.split_k)
         if skinny is None:
             return inf
-        fit = fitted("gemv") if spec.compute_capability == FITTED_FOR else Fit({})
-        shared = float(shared_factors(fit, [few_rows(gemm)], count)[0])
+        shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
         return shared * (skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6)
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)
@@ -280,38 +320,46 @@ def estimate_us(
     return float(seconds[0]) * 1e6
 
 
-def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
-    """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
-    most = np.where(_is_whole(kind, c), 1, _most_parts(kind, c, gemm, spec))
+def _with_split_k(c: Columns, most: Any) -> Columns:
+    """Each candidate alone, and with every count of split-K up to its most."""
     if np.max(most, initial=1) <= 1:
         return c
-    row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
-    return c[row].with_columns(split_k=_SPLIT_K[column])
+    counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
+    ends = np.cumsum(counts)
+    row = np.repeat(np.arange(len(c)), counts)
+    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - np.repeat(ends - counts, counts)))
 
 
 def _most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
-    """Blocks that may share a tile's sum over k, of each kernel."""
+    """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
+    of kernels without split-K."""
+    found = np.zeros(len(c), dtype=np.int64)
+    single = np.flatnonzero(c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))))
+    c = c[single]
     tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * c.k), gemm.k // c.k)
-    return np.minimum(room // np.maximum(tiles, 1), worth)
+    k = c.k
+    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
+    found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
+    return found
 
 
-def sharing_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...]) -> list[Columns]:
+def sharing_k(
+    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...], most: Any = None
+) -> list[Columns]:
     """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
-    k, where split-K would be worth as many; none on a device without clusters."""
+    k, where split-K would be worth as many; none on a device without clusters. most: `_most_parts`."""
     if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
         return []
-    most = _most_parts(kind, c, gemm, spec)
+    most = _most_parts(kind, c, gemm, spec) if most is None else most
     if not (most >= min(sizes)).any():
         return []
     table = c if c.table is None else c.table
-    every = int(c.promote_every[0]) if "promote_every" in c.names else 0
-    key = ("cluster_k", sizes, every, *_decide_laws(kind, gemm))
+    key = ("cluster_k", sizes, *_decide_laws(kind, gemm))
     found = (
-        _all_sharing_k(kind, table, gemm, sizes, every)
+        _all_sharing_k(kind, table, gemm, sizes)
         if c.table is None
-        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes, every))
+        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes))
     )
     rows = np.arange(len(table)) if c.rows is None else c.rows
     room = np.zeros(len(table), dtype=np.int64)
@@ -324,14 +372,12 @@ def sharing_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[
     return [found] if len(found) else []
 
 
-def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...], every: int) -> Columns:
+def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:
     """Those of all rows of a table; base: the row."""
     single = np.logical_not(_is_whole(kind, c))
     base = np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)
     size, row = (grid.reshape(-1) for grid in np.meshgrid(np.array(sizes, np.int64), base, indexing="ij"))
     found = c[row].with_columns(base=row)
-    if every:
-        found = found.with_columns(promote_every=np.full(len(row), every))
     return with_cluster_k(kind, found, gemm, size).kept()
 
 

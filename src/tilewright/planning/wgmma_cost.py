@@ -9,21 +9,21 @@ The constants come from `benchmarks/fit_choice.py`, which fits them to sweeps of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import DType
+from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, tma_stores
+from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
-from tilewright.planning.correction import fit_for, stacked
+from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
-from tilewright.units import ceil_div
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
@@ -82,6 +82,7 @@ class Constants:
     overlap: float
 
 
+@cache
 def constants(dtype: DType) -> Constants:
     """Those that are shipped for operands of a format."""
     return Constants(**fit_for("wgmma", dtype).constants)
@@ -92,19 +93,6 @@ def _together(c: Any) -> Column:
     return c.per_sm if "per_sm" in getattr(c, "names", ()) else np.maximum(1, wgmma.blocks_per_sm(c))
 
 
-def waves_of(c: Any, blocks: Column, spec: DeviceSpec) -> Column:
-    """Tiles that the busiest SM computes one after another, of those that it holds at a time."""
-    sms = spec.sm_count * np.where((c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4), _CLUSTERED_SMS, 1.0)
-    return np.maximum(1, np.ceil(blocks / (sms * _together(c)) - 1e-9))
-
-
-def blocks_of(c: Any, m: Column, n: Column, count: int) -> Column:
-    """Blocks, or work items of persistent ones, with those that fill up clusters."""
-    rows = ceil_div(ceil_div(m, c.m), c.cluster_m) * c.cluster_m
-    columns = ceil_div(ceil_div(n, c.n), c.cluster_n) * c.cluster_n
-    return rows * columns * parts_of(c) * count
-
-
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
     """Rows of TMA boxes, by those of 128 bytes, that bring a tile: where it runs along m or n in memory, its boxes are
     as wide as the widest swizzle atom that divides it."""
@@ -112,22 +100,6 @@ def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
         return 1
     row_bytes = rows * gemm.dtype.bytes
     return np.where(row_bytes % 128 == 0, 1, np.where(row_bytes % 64 == 0, 2, 4))
-
-
-def iteration_clocks(
-    c: Any, gemm: Gemm, spec: DeviceSpec, m: Column, n: Column, waves: Column, at: Constants
-) -> Column:
-    """Clocks of a k tile. TMA fills rows outside of a matrix with zeros more slowly than it copies."""
-    outside = np.maximum(0, c.m - m) + np.maximum(0, c.n - n)
-    mma, reads = mma_clocks(c, gemm, spec, at), read_bytes(c, gemm)
-    a_rows, b_rows = c.m * boxes_of(c.m, gemm, "A") ** at.boxes, c.n * boxes_of(c.n, gemm, "B") ** at.boxes
-    stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
-    arriving = (a_rows + b_rows + at.outside * outside) * stage_bytes
-    asked = asked_rows(gemm, "A", a_rows, c.cluster_n) + asked_rows(gemm, "B", b_rows, c.cluster_m)
-    slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (at.latency + mma) / c.stages)
-    slowest = np.maximum(slowest, np.maximum(arriving / at.arrival, asked * stage_bytes / at.l2))
-    alternating = c.ping_pong * (waves > 1)
-    return slowest + at.iteration / (1 + alternating) + promotion_clocks(c, gemm)
 
 
 def mma_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
@@ -160,7 +132,7 @@ def promotion_clocks(c: Any, gemm: Gemm) -> Column:
     return instructions * wgmma.accumulators_of(c) / (c.consumers * _together(c))
 
 
-def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Column:
+def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column:
     """Clocks of a tile's epilogue."""
     staged = wgmma.stages_result(c, gemm) & tma_stores(gemm) & (out_bytes == gemm.out.bytes)
     narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8))
@@ -168,109 +140,201 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Col
     return at.epilogue + a_result * c.m * c.n * out_bytes / 2 / c.cluster_k + exchange_clocks(c)
 
 
-def dram_bytes(c: Any, gemm: Gemm, m: Column, n: Column, k: Column, count: int, spec: DeviceSpec) -> Column:
-    """Each matrix once; operands that the L2 does not hold as often as waves of tiles come back to them."""
+@lru_cache(maxsize=64)
+def _class_of(gemm: Gemm) -> tuple[object, ...]:
+    """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
+    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators)
+    stores = stages_c(gemm), tma_stores(gemm)
+    return *formats, *stores, gemm.a, gemm.b, gemm.c, is_misaligned(gemm, "A"), is_misaligned(gemm, "B")
+
+
+def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None = None) -> Columns:
+    """Kernels with what no size of a problem changes: found once for a table that is kept, with the constants that are
+    shipped.
+
+    height, width: of a tile. sms: that blocks fill; slots, room: blocks of all SMs, and of those. slowest: clocks of a
+    k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the boxes that bring them.
+    promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks of an epilogue that stores C, or a part.
+    """
+
+    def found(c: Columns) -> dict[str, Any]:
+        used = at or constants(gemm.dtype)
+        mma, reads = mma_clocks(c, gemm, spec, used), read_bytes(c, gemm)
+        a_rows = c.m * boxes_of(c.m, gemm, "A") ** used.boxes
+        b_rows = c.n * boxes_of(c.n, gemm, "B") ** used.boxes
+        asked = asked_rows(gemm, "A", a_rows, c.cluster_n) + asked_rows(gemm, "B", b_rows, c.cluster_m)
+        stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
+        slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (used.latency + mma) / c.stages)
+        together = _together(c) * np.ones(len(c), dtype=np.int64)
+        clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
+        sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
+        return {
+            "height": 1.0 * c.m,
+            "width": 1.0 * c.n,
+            "together": together,
+            "slots": spec.sm_count * together,
+            "room": sms * together,
+            "stage_bytes": stage_bytes,
+            "slowest": np.maximum(slowest, asked * stage_bytes / used.l2),
+            "arriving": a_rows + b_rows,
+            "promoted": promotion_clocks(c, gemm),
+            "least": least_clocks(c, gemm, spec, used),
+            "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used),
+            "part": epilogue_clocks(c, gemm, F32.bytes, used),
+        }
+
+    if at is not None:
+        return c.with_columns(**found(c))
+    return c.with_facts(("clocks", *_class_of(gemm), spec), found)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Columns of kernels. rows, columns: of tiles. blocks: with those that fill up clusters, or work items of
+    persistent kernels. waves: tiles that the busiest SM computes one after another, of those that it holds at a time.
+    steps: k tiles of a block. clocks: of a k tile."""
+
+    rows: Any
+    columns: Any
+    blocks: Any
+    waves: Any
+    steps: Any
+    clocks: Any
+    seconds: Any
+
+    def at(self, rows: Any) -> Timed:
+        """Of some of the kernels."""
+        return Timed(*(getattr(self, field.name).take(rows) for field in fields(self)))
+
+
+def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Column, Column], spec: DeviceSpec) -> Column:
+    """Each matrix once; operands that the L2 does not hold as often as waves of tiles come back to them. sizes: m, n,
+    k. tiles: rows and columns of them."""
+    m, n, k = sizes
     size_bytes = gemm.dtype.bytes * c.pieces
-    once = (m * k + n * k) * size_bytes
+    read = (m * k + n * k) * size_bytes
     kept = _KEPT_IN_L2 * spec.l2_bytes
-    tiles_m, tiles_n = ceil_div(m, c.m), ceil_div(n, c.n)
-    together = np.minimum(spec.sm_count * _together(c), tiles_m * tiles_n)
-    high = np.minimum(np.minimum(c.raster_rows, tiles_m), together)
-    wide = np.minimum(tiles_n, together / high)
-    high = np.maximum(high, together / wide)
-    again = tiles_m * tiles_n / together * (high * c.m + wide * c.n) * k * size_bytes
-    read = np.where(once > kept, np.maximum(once, np.minimum(again, tiles_n * m * k + tiles_m * n * k)), once)
-    written = m * n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
-    return count * (read + written)
+    if np.max(read, initial=0) > kept:
+        high_tiles, wide_tiles = tiles
+        together = np.minimum(c.slots, high_tiles * wide_tiles)
+        high = np.minimum(np.minimum(c.raster_rows, high_tiles), together)
+        wide = np.minimum(wide_tiles, together / high)
+        high = np.maximum(high, together / wide)
+        again = high_tiles * wide_tiles / together * (high * c.m + wide * c.n) * k * size_bytes
+        most = wide_tiles * m * k + high_tiles * n * k
+        read = np.where(read > kept, np.maximum(read, np.minimum(again, most)), read)
+    return read + m * n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
 
 
-def _dependent_us(c: Any, blocks: Column, spec: DeviceSpec, at: Constants) -> Column:
+def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     """What dependent launch adds: where the next kernel's blocks find free SMs they save a start."""
-    fill = blocks / (spec.sm_count * _together(c))
+    fill = blocks / c.slots
     alone = np.where(fill <= 0.5, at.room, np.where(fill <= 1, at.crowded, at.waves))
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
-def kernel_seconds(
+def timed(
     c: Columns,
     gemm: Gemm,
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
-    *,
-    out_bytes: Column,
     count: int = 1,
     at: Constants | None = None,
-) -> Any:
-    """Of each configuration, for m, n, k as it finds them, of `count` problems. out_bytes: of an element of C, or of
-    the parts of split-K. at: by default what is shipped."""
+) -> Timed:
+    """Of each configuration, for m, n, k as it finds them, of `count` problems. at: by default what is shipped."""
+    c = with_clocks(c, gemm, spec, at)
     at = at or constants(gemm.dtype)
     m, n, k = sizes
-    clock_hz = spec.tensor_clock_mhz * 1e6
-    blocks = blocks_of(c, m, n, count)
-    waves = waves_of(c, blocks, spec)
-    steps = ceil_div(ceil_div(k, c.k), parts_of(c))
-    together = _together(c)
+    height, width, ping_pong, persistent, together = c.height, c.width, c.ping_pong, c.persistent, c.together
+    rows, columns = np.ceil(m / height), np.ceil(n / width)
+    parts = parts_of(c)
+    in_clusters = np.ceil(rows / c.cluster_m) * c.cluster_m * (np.ceil(columns / c.cluster_n) * c.cluster_n)
+    blocks = in_clusters * parts * count
+    waves = np.maximum(1, np.ceil(blocks / c.room - 1e-9))
+    steps = np.ceil(np.ceil(k / c.k) / parts)
+    # TMA fills rows outside of a matrix with zeros more slowly than it copies.
+    outside = np.maximum(0, height - m) + np.maximum(0, width - n)
+    arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival
+    clocks = np.maximum(c.slowest, arriving) + at.iteration / (1 + ping_pong * (waves > 1)) + c.promoted
     crowd = np.where((together > 1) & (blocks > spec.sm_count), together * (1 + at.crowd), 1.0)
-    body = steps * iteration_clocks(c, gemm, spec, m, n, waves, at) * crowd
+    body = steps * clocks * crowd
     if gemm.pieces is not None:  # of others, `correction` knows better
         shared = np.where(crowd == 1, 1, together)
-        body = np.maximum(body, steps * shared * least_clocks(c, gemm, spec, at))
-    epilogue = epilogue_clocks(c, gemm, out_bytes, at)
-    hidden = np.where(c.ping_pong > 0, np.minimum(epilogue * at.hidden, body), epilogue * at.hidden * c.persistent)
-    clocks = waves * body + epilogue + (waves - 1) * (epilogue - hidden)
-    sm_seconds = clocks / clock_hz
+        body = np.maximum(body, steps * shared * c.least)
+    split = c.split_k > 1
+    epilogue = np.where(split, c.part, c.whole)
+    hidden = epilogue * at.hidden
+    hidden = np.where(ping_pong > 0, np.minimum(hidden, body), hidden * persistent)
+    sm_seconds = (waves * body + epilogue + (waves - 1) * (epilogue - hidden)) / (spec.tensor_clock_mhz * 1e6)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    memory = dram_bytes(c, gemm, m, n, k, count, spec) / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
-    launch = at.launch + at.persistent * c.persistent + at.split * (c.split_k > 1)
-    launch = launch + c.dependent_launch * _dependent_us(c, blocks, spec, at)
-    return 1e-6 * launch + np.maximum(sm_seconds, memory) + at.overlap * np.minimum(sm_seconds, memory)
+    moved_bytes = count * dram_bytes(c, gemm, sizes, (rows, columns), spec)
+    memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
+    launch = at.launch + at.persistent * persistent + at.split * split
+    launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
+    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + at.overlap * np.minimum(sm_seconds, memory)
+    return Timed(rows, columns, blocks, waves, steps, clocks, seconds)
 
 
-def features(
-    c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[Column, Column, Column], seconds: Any, count: int = 1
-) -> Any:
-    """What the trees of `correction` ask about, (plans, features). seconds: as estimated."""
-    m, n, k = sizes
-    blocks = blocks_of(c, m, n, count)
-    waves = waves_of(c, blocks, spec)
-    slots = spec.sm_count * _together(c)
-    clocks = iteration_clocks(c, gemm, spec, m, n, waves, constants(gemm.dtype))
-    steps = ceil_div(ceil_div(k, c.k), parts_of(c))
-    rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
-    element = gemm.dtype.bytes * count
-    a_bytes, b_bytes, c_bytes = (
-        np.maximum(m * k, 1) * element,
-        np.maximum(n * k, 1) * element,
-        m * n * gemm.out.bytes * count,
-    )
-    memory = (a_bytes + b_bytes + c_bytes) / (spec.dram_gb_per_s * 1e9)
-    found = (
-        *(np.log2(c.m), np.log2(c.n), c.consumers, c.ping_pong, c.swap_ab, c.persistent, c.dependent_launch),
-        *(c.cluster_m, c.cluster_n, c.stages, c.stages * (c.m + c.n), c.split_k, c.raster_rows),
-        *(c.subtile, c.subtile_stages, gemm.dtype.bytes, gemm.a is Order.COL, gemm.b is Order.ROW),
-        *(
-            np.log2(blocks / slots),
-            blocks / (slots * waves),
-            np.log2(waves),
-            np.log2(np.maximum(steps, 1)),
-            np.log2(clocks),
-        ),
-        *(np.log2(rows), np.log2(columns), np.minimum(c.raster_rows, rows) / rows, slots),
-        *(rows * c.m / m, columns * c.n / n, (c.m / c.cluster_n + c.n / c.cluster_m) / (c.m + c.n), c.m / (c.m + c.n)),
-        *(memory / seconds, steps * clocks * waves / (spec.tensor_clock_mhz * 1e6) / seconds, np.log2(seconds)),
-        *(
-            np.log2(m),
-            np.log2(n),
-            np.log2(np.maximum(k, 1)),
-            np.log2(a_bytes / spec.l2_bytes),
-            np.log2(b_bytes / spec.l2_bytes),
-        ),
+def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
+    """The first of what the trees of `correction` ask about: what no size of a problem changes."""
+    return (
+        *(np.log2(c.m), np.log2(c.n), c.consumers, c.ping_pong, c.swap_ab, c.persistent, c.cluster_m, c.cluster_n),
+        *(c.stages, c.stages * (c.m + c.n), c.subtile, c.subtile_stages, gemm.dtype.bytes),
+        *(gemm.a is Order.COL, gemm.b is Order.ROW, spec.sm_count * _together(c)),
+        *((c.m / c.cluster_n + c.n / c.cluster_m) / (c.m + c.n), c.m / (c.m + c.n)),
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
-        *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B")),
-        *(is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
-        *(c.cluster_k, exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds),
-        *(promotion_clocks(c, gemm) / clocks, wgmma.promotions(c) > 0, len(gemm.epilogue.operands)),
-        sum(one.is_vector and not one.single for one in gemm.epilogue.operands),
+        *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B"), is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
+        *(c.cluster_k, wgmma.promotions(c) > 0),
     )
-    return stacked(found, len(c))
+
+
+def sized_features(
+    c: Columns,
+    gemm: Gemm,
+    spec: DeviceSpec,
+    sizes: tuple[Column, Column, Column],
+    timed: Timed,
+    seconds: Any,
+    count: int = 1,
+) -> tuple[Any, ...]:
+    """The rest of what the trees ask about. seconds: as estimated."""
+    m, n, k = sizes
+    c = with_clocks(c, gemm, spec)
+    rows, columns, blocks, waves, clocks = timed.rows, timed.columns, timed.blocks, timed.waves, timed.clocks
+    slots, clock_hz = c.slots, spec.tensor_clock_mhz * 1e6
+    element = gemm.dtype.bytes * count
+    a_bytes, b_bytes = np.maximum(m * k, 1) * element, np.maximum(n * k, 1) * element
+    memory = (a_bytes + b_bytes + m * n * gemm.out.bytes * count) / (spec.dram_gb_per_s * 1e9)
+    operands = gemm.epilogue.operands
+    return (
+        *(c.dependent_launch, c.split_k, c.raster_rows, np.log2(blocks / slots), blocks / (slots * waves)),
+        *(np.log2(waves), np.log2(np.maximum(timed.steps, 1)), np.log2(clocks), np.log2(rows), np.log2(columns)),
+        *(np.minimum(c.raster_rows, rows) / rows, rows * c.m / m, columns * c.n / n),
+        *(memory / seconds, timed.steps * clocks * waves / clock_hz / seconds, np.log2(seconds)),
+        *(np.log2(m), np.log2(n), np.log2(np.maximum(k, 1))),
+        *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
+        *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
+        *(len(operands), sum(one.is_vector and not one.single for one in operands)),
+    )
+
+
+def ranks(
+    trees: Trees,
+    c: Columns,
+    gemm: Gemm,
+    spec: DeviceSpec,
+    sizes: tuple[Column, Column, Column],
+    timed: Timed,
+    seconds: Any,
+    count: int = 1,
+) -> Any:
+    """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
+    table that is kept."""
+
+    def found(c: Columns) -> Any:
+        return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
+
+    first = c.fact(("ranks", *_class_of(gemm), spec), found)
+    sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
+    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])

@@ -124,6 +124,9 @@ class Product:
     rescale: float = 0.0
 
 
+_PRODUCTS = (Product("A", "B"), Product("A", "B1", into=1))
+"""Of operands that have no pieces: of one sum of an element of C, or two."""
+
 LARGEST_SIZE = 2**31 - 1
 """Kernels take sizes and leading dimensions as 32-bit integers."""
 
@@ -274,7 +277,7 @@ class Gemm:
     def products(self) -> tuple[Product, ...]:
         """What is summed over k, in the order in which it is added."""
         if self.pieces is None:
-            return (Product("A", "B"), *((Product("A", "B1", into=1),) if self.epilogue.accumulators > 1 else ()))
+            return _PRODUCTS if self.epilogue.accumulators > 1 else _PRODUCTS[:1]
         *small, last = (Product(_PIECES["A"][i], _PIECES["B"][j]) for i, j in self.pieces.products)
         return *small, replace(last, rescale=self.pieces.rescale)
 

@@ -54,13 +54,14 @@ class TensorBox:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One kernel argument, in launch order: a pointer, a scalar passed as its dtype, a tensor map (128 bytes), or where
-    `words` is not 0, a table of so many 64-bit words."""
+    `words` is not 0, a table of so many 64-bit words. of_ranks: a pointer to pointers, one for each rank."""
 
     name: str
     dtype: DType
     is_pointer: bool = False
     tensor_map: TensorBox | None = None
     words: int = 0
+    of_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,8 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
         element = expr.type(parameter.dtype)
         if not parameter.is_pointer:
             return f"{element} {parameter.name}"
+        if parameter.of_ranks:
+            return f"{element}* const* __restrict__ {parameter.name}"
         const = "" if parameter.name in stored else "const "
         # What the kernel before may write while this one has begun is not constant: no load of it may move up.
         restrict = "" if kernel.overlapped and parameter.name in loaded - stored else "__restrict__ "

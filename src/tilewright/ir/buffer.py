@@ -86,6 +86,10 @@ class Buffer:
         return tuple(reversed(strides))
 
 
+PEERS = "peer_"
+"""Before the name of a buffer in symmetric memory: those of all ranks, as a kernel names them."""
+
+
 def room_of(name: str) -> Var:
     """Elements from a rank's buffer to the next rank's, for whoever has all of them side by side."""
     return Var(f"{name}_room", I64)

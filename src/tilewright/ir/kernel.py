@@ -21,7 +21,7 @@ from tilewright.ir.async_stmt import (
     WaitBarrier,
     Wgmma,
 )
-from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.buffer import PEERS, Buffer, Space
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
 from tilewright.ir.visit import walk
@@ -58,8 +58,14 @@ SHARD_FLAGS, SHARD_STARTS, SHARDS = "shard_flags", "shard_starts", Var("shards")
 """For each shard of rows of A: whether it has arrived (1), and where it begins, behind which stands the end of all; how
 many shards there are."""
 
+RANK_SUMS, RANK_FLAGS = "rank_sums", "rank_flags"
+"""Where ranks that share out k receive parts of their tiles, and flags of these, 0 before and after a launch."""
+
+OWN_RANK, MOST_ROWS = Var("own_rank"), Var("most_rows")
+"""The number of the running rank, and the most rows that a rank keeps."""
+
 OWN_ROW = Var("own_row")
-"""The first row of the shard whose tiles come first, where rows of A arrive."""
+"""The row of C with whose tiles a kernel begins that shares its work with other ranks."""
 
 MOST_GROUPS = 512
 """Groups of a launch that are ragged along m: each block counts their tiles in shared memory."""
@@ -263,15 +269,24 @@ class Kernel:
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k.by_items else ()
         ends = (Parameter(self.group_sizes, I32, is_pointer=True),) if self.problems.has_groups else ()
-        shards = (Parameter(SHARDS.name, I32), Parameter(OWN_ROW.name, I32)) if self.arriving else ()
         told = (*self.workspace, *self.shard_tables, *self.guard_flags, *ends)
-        return (*pointers, *told, *own[len(pointers) :], *parts, *shards)
+        return (*pointers, *told, *own[len(pointers) :], *parts, *self.shard_numbers)
 
     @property
     def shard_tables(self) -> tuple[Parameter, ...]:
-        """The pointers to where the shards of A begin, and to their flags."""
-        names = (SHARD_STARTS, SHARD_FLAGS) if self.arriving else ()
-        return tuple(Parameter(name, I32, is_pointer=True) for name in names)
+        """The pointers to where the rows of each rank begin, and to their flags; or to what ranks send each other."""
+        starts = Parameter(SHARD_STARTS, I32, is_pointer=True)
+        if self.split_k is SplitK.RANKS:
+            sums = Parameter(PEERS + RANK_SUMS, self.gemm.out, is_pointer=True, of_ranks=True)
+            return (starts, sums, Parameter(PEERS + RANK_FLAGS, I32, is_pointer=True, of_ranks=True))
+        return (starts, Parameter(SHARD_FLAGS, I32, is_pointer=True)) if self.arriving else ()
+
+    @property
+    def shard_numbers(self) -> tuple[Parameter, ...]:
+        """The numbers of a kernel that shares its work with other ranks."""
+        across = self.split_k is SplitK.RANKS
+        names = (SHARDS, OWN_ROW, OWN_RANK, MOST_ROWS) if across else (SHARDS, OWN_ROW) if self.arriving else ()
+        return tuple(Parameter(one.name, I32) for one in names)
 
     @property
     def group_sizes(self) -> str:

@@ -17,6 +17,8 @@ from tilewright.ir.kernel import (
     CAPACITY,
     FIRST_GROUP,
     GROUPS,
+    MOST_ROWS,
+    OWN_RANK,
     OWN_ROW,
     PART_OF_K,
     SHARDS,
@@ -52,7 +54,7 @@ from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
     *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
-    *(SHARDS.name, OWN_ROW.name),
+    *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name),
     *(BATCH.name, GROUPS.name, FIRST_GROUP.name, CAPACITY.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )
 

@@ -63,12 +63,15 @@ class SplitK(Enum):
     the other; a second kernel adds them up. ORDERED: the items of a tile add up in the order of k, by flags; the grid
     is resident, and the last item of a tile runs the epilogue. CLUSTER: the blocks of a cluster share out the k of a
     tile in equal parts, and exchange their sums through distributed shared memory; each runs the epilogue of a slice.
+    RANKS: the ranks of a group have a part of k each; a tile's sums go to the rank that keeps it, which adds them up in
+    the order of ranks and runs the epilogue.
     """
 
     NONE = "none"
     PARTIALS = "partial sums"
     ORDERED = "added up in order"
     CLUSTER = "added up in a cluster"
+    RANKS = "added up across ranks"
 
     def __repr__(self) -> str:
         return f"SplitK.{self.name}"

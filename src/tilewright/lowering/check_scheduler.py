@@ -11,6 +11,7 @@ from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, Program, Route
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.arrivals import check_arrivals
+from tilewright.lowering.rank_sums import check_rank_sums
 from tilewright.lowering.scheduler import ragged_dim
 from tilewright.problem.gemm import Order
 
@@ -23,6 +24,8 @@ def check_scheduler(program: Program, variant: Variant) -> None:
         _check_ordered(program)
     if program.stream_k:
         _check_stream_k(program)
+    if program.split_k is SplitK.RANKS:
+        check_rank_sums(program)
     if program.arriving:
         check_arrivals(program)
     if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:

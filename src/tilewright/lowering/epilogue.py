@@ -275,7 +275,7 @@ class Epilogue:
 
     def finish(self, sums: Sums) -> Body:
         """The store of a tile whose products are done."""
-        return (*self.empty_sum(sums), *self._store(sums))
+        return (*self.empty_sum(sums), *self.store(sums))
 
     def finish_owned(self, sums: Sums, owned: Buffer, first: Expr) -> Body:
         """The store of a slice of a tile, whose finished sums `owned` has, of one accumulator after the other. first:
@@ -303,7 +303,7 @@ class Epilogue:
             return ()
         return (If(binary(Op.EQ, size_of(self.program, "k"), 0), sums.zeroed(sums.buffer)),)
 
-    def _store(self, sums: Sums) -> Body:
+    def store(self, sums: Sums) -> Body:
         plan = self.plan
         if plan.subtiles:
             return SubtileStore(self.program, plan, sums, self.exact).body(self._by_beta, self._finished)

@@ -42,6 +42,7 @@ from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
+from tilewright.lowering.rank_sums import RankSums
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
@@ -90,6 +91,9 @@ class Expansion:
         if self._shares_k:
             return ClusterSums(self.program, sums).around(self._epilogue)
         finish = self._epilogue.finish(sums)
+        if self.program.split_k is SplitK.RANKS:
+            store = self._epilogue.store(sums)
+            return (*self._epilogue.empty_sum(sums), *RankSums(self.program, sums).around(store))
         return OrderedSums(self.program, sums).around(finish) if self.program.adds_in_order else finish
 
     def _compute(self, ring: str) -> Compute:

@@ -53,7 +53,7 @@ def located(program: Program, env: Env = HERE) -> Located:
     if program.problems is Problems.GROUPED_K:
         first, size = env[K_FIRST.name], env[K_SIZE.name]
         return Located({**SIZES, "k": size}, {"k": first}, {**SIZES, "k": first + size})
-    if program.split_k is SplitK.NONE:
+    if program.split_k in (SplitK.NONE, SplitK.RANKS):
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
     is_equal = program.split_k.by_items and program.walk is Walk.PERSISTENT

@@ -26,7 +26,7 @@ from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
 
-_CHUNK, _ELEMENT = "chunk", "of_chunk"
+CHUNK, ELEMENT = "chunk", "of_chunk"
 _VECTOR_BYTES = 16
 
 
@@ -92,29 +92,29 @@ class OrderedSums:
         base = Binary(Op.MUL, Cast(I64, self._team), Const(each, I64))
         place = Ref(
             Buffer(PARTIAL_SUMS, Space.GLOBAL, buffer.dtype, ()),
-            (base, (Var(_CHUNK) * self._threads + self._thread) * width),
+            (base, (Var(CHUNK) * self._threads + self._thread) * width),
         )
         value = Ref(Buffer("partial", Space.REGISTER, buffer.dtype, (width,)), (ZERO,))
         body: Body = (Alloc(value.buffer), *one(value, place))
-        return (For(_CHUNK, Const(buffer.elements // width), body, unroll=True),)
+        return (For(CHUNK, Const(buffer.elements // width), body, unroll=True),)
 
     def _add(self, value: Ref, place: Ref) -> Body:
         here = self._register()
-        total = Binary(Op.ADD, Load(value.buffer, (Var(_ELEMENT),)), Load(here.buffer, here.index))
+        total = Binary(Op.ADD, Load(value.buffer, (Var(ELEMENT),)), Load(here.buffer, here.index))
         load = Move(value, place, self._width, origin=self.sums.name)
         return (load, self._over_vector(Assign(here, total, origin=self.sums.name)))
 
     def _put(self, value: Ref, place: Ref) -> Body:
         here = self._register()
-        copy = Assign(Ref(value.buffer, (Var(_ELEMENT),)), Load(here.buffer, here.index), origin=self.sums.name)
+        copy = Assign(Ref(value.buffer, (Var(ELEMENT),)), Load(here.buffer, here.index), origin=self.sums.name)
         return (self._over_vector(copy), Move(place, value, self._width, origin=self.sums.name))
 
     def _over_vector(self, stmt: Stmt) -> Stmt:
-        return For(_ELEMENT, Const(self._width), (stmt,), unroll=True)
+        return For(ELEMENT, Const(self._width), (stmt,), unroll=True)
 
     def _register(self) -> Ref:
         """The running element of the sums, by its number."""
-        return Ref(self.sums.buffer, self.sums.numbered(Var(_CHUNK) * self._width + Var(_ELEMENT)))
+        return Ref(self.sums.buffer, self.sums.numbered(Var(CHUNK) * self._width + Var(ELEMENT)))
 
 
 def partial_elements(program: Program) -> int:

@@ -370,9 +370,9 @@ class Scheduler:
         return tuple(lets)
 
     def _by_arrival(self, let: Let) -> Let:
-        """Where rows of A arrive, the rows of tiles begin with the first that lies in the own shard."""
+        """Where ranks share the work, the rows of tiles begin with the first whole one from the given row on."""
         rows, _ = self.tile_axes
-        if not self.program.arriving or let.name != rows.name:
+        if not (self.program.arriving or self.plan.split_k is SplitK.RANKS) or let.name != rows.name:
             return let
         return replace(let, value=from_row(let.value, self.tile_counts[0], self._rows_of(OWN_ROW)))
 

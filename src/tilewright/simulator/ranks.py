@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.ir.buffer import room_of
+from tilewright.ir.buffer import PEERS, room_of
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.problem import Stored
@@ -38,9 +38,6 @@ from tilewright.simulator.run import scalars_of, written_elements
 from tilewright.simulator.sites import Sites
 from tilewright.simulator.translate import Program, translate
 from tilewright.simulator.warps import Batch, Warps
-
-PEERS = "peer_"
-"""Before the name of a symmetric buffer: those of all ranks, as a kernel names them."""
 
 _HAPPENS = 0.25
 """Of "moments": how likely an event of copy engines happens before another warp goes on."""

@@ -94,6 +94,16 @@ class Columns:
         found.rows = None if self.table is None else rows if self.rows is None else of(self.rows)
         return found
 
+    def row(self, at: int) -> dict[str, Any]:
+        """The values of one configuration, by the names of columns."""
+        found: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if type(column) is Deferred:
+                found[name] = np.asarray(column.compute(self[[at]]))[0].item()
+            else:
+                found[name] = (column[0][column[1][at]] if type(column) is tuple else column[at]).item()
+        return found
+
     def with_columns(self, **columns: Any) -> Columns:
         """The same with further columns, or others in their place."""
         found = object.__new__(Columns)

@@ -86,7 +86,16 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     >>> row_of("simt", table, 0) == SimtConfig(split_k=2)
     True
     """
-    return rows_of(kind, columns, [index])[0]
+    found = columns.row(index)
+    values = []
+    for name, hint in _hints(kind).items():
+        together = _PARTS.get(name)
+        if together is not None:
+            values.append(tuple(found[one] for one in together))
+        else:
+            values.append(hint(found[name]) if hint in (int, bool, str) else found[name])
+    made: Any = FAMILIES[kind](*values)
+    return made
 
 
 def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:

@@ -183,13 +183,14 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 @cache
 def _core(core: Columns, products: int) -> Columns:
     """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
-    and the time of a k tile as `promising` sees it. products: of pieces."""
+    and the time of a k tile of all blocks of an SM as `promising` sees it. products: of pieces."""
     high, wide = np.where(core.swap_ab, 8, INSTRUCTION_ROWS), np.where(core.swap_ab, INSTRUCTION_ROWS, 8)
     return core.with_columns(
         least_m=core.m - high,
         least_n=core.n - wide,
         shared_bytes=wgmma.shared_bytes(core),
-        k_tile_work=np.maximum(products * core.m * core.n, core.pieces * _LEAST_WORK * (core.m + core.n)),
+        k_tile_work=core.per_sm
+        * np.maximum(products * core.m * core.n, 1.0 * core.pieces * _LEAST_WORK * (core.m + core.n)),
     ).kept()
 
 
@@ -240,18 +241,19 @@ def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Colum
     """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
     if not len(c):
         return c
-    parts = c.split_k * c.cluster_k
+    split = c.split_k
+    parts = split * c.cluster_k if c.cluster_k.max() > 1 else split
     blocks = c.tiles * parts * count
     # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
     if count > 1:
         many = np.flatnonzero((c.persistent > 0) | (blocks <= spec.sm_count))
         if len(many):
-            c, blocks, parts = c[many], blocks[many], parts[many]
+            c, blocks, parts, split = c[many], blocks[many], parts[many], split[many]
+    whole = split == 1
     steps = _tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
-    work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.per_sm * steps * c.k_tile_work
-    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1 + (c.split_k > 1))
+    work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
+    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     # Without split-K too: a call may have no workspace, or one order of summation.
-    whole = c.split_k == 1
     least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_WORK * least)]
 

@@ -299,6 +299,7 @@ def features(
     return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
 
 
+@lru_cache(maxsize=64)
 def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
     """Whether A and B lie in columns, and bytes that rows of A, B and C are multiples of."""
     aligned = (gcd(gemm.leading(one.name) * one.dtype.bytes, TMA_BYTES) for one in gemm.operands)

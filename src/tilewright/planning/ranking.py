@@ -21,7 +21,7 @@ from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels import simt, wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.configuration import rows_of
+from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
@@ -166,7 +166,11 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
             told = self._tables[number]
-            kernels = rows_of(told.kind, told.columns, told.start + rows - self._starts[number])
+            inside = told.start + rows - self._starts[number]
+            if len(inside) == 1:
+                kernels = [row_of(told.kind, told.columns, int(inside[0]))]
+            else:
+                kernels = rows_of(told.kind, told.columns, inside)
             us = (self._seconds[rows] * 1e6).tolist()
             plans = (PlanConfig(kernel, *told.packing) for kernel in kernels)
             found |= dict(zip(rows.tolist(), zip(us, plans, strict=True), strict=True))

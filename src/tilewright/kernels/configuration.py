@@ -87,14 +87,15 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     True
     """
     found = columns.row(index)
-    values = []
+    values: list[Any] = []
     for name, hint in _hints(kind).items():
         together = _PARTS.get(name)
         if together is not None:
             values.append(tuple(found[one] for one in together))
         else:
             values.append(hint(found[name]) if hint in (int, bool, str) else found[name])
-    made: Any = FAMILIES[kind](*values)
+    family: Any = FAMILIES[kind]
+    made: GemmConfig = family(*values)
     return made
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,11 +33,13 @@ from tilewright.toolchain import Build, check_launchable
 
 @dataclass
 class SimulatedLaunch:
-    """In the place of a PreparedLaunch: a kernel, and what its launch is told."""
+    """In the place of a PreparedLaunch: a kernel, and what its launch is told. written: bytes that launches before it
+    made, by address: rows of a copy go on behind the last element of the operand."""
 
     kernel: Kernel
     problem: Problem
     options: Mapping[str, Any]
+    written: dict[int, int] = field(default_factory=dict)
 
     grid, block = (1, 1, 1), (1, 1, 1)
 
@@ -78,9 +80,9 @@ class SimulatedLaunch:
             return
         for matrix, address in zip(matrices, addresses, strict=False):
             dtype = matrix.dtype.numpy
-            size_bytes = max(1, sizes[matrix.name] * dtype.itemsize)
-            whole = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
-            views[matrix.name] = whole[: sizes[matrix.name] * dtype.itemsize].view(dtype)
+            size_bytes = max(sizes[matrix.name] * dtype.itemsize, self.written.get(address, 0))
+            whole = np.ctypeslib.as_array((ctypes.c_uint8 * max(1, size_bytes)).from_address(address))
+            views[matrix.name] = whole[:size_bytes].view(dtype)
         if isinstance(self.problem, Gemm):
             added = {name: view for name, view in views.items() if name not in "ABC"}
             given = Operands(self.problem, views["A"], views["B"], views["C"], added)
@@ -93,8 +95,10 @@ class SimulatedLaunch:
                 views[name][:] = stored[name]
             return
         done = simulate(self.kernel, Storages(self.problem, views), listeners=(), **self.options)
-        for name in self.problem.results:
-            views[name][:] = done.stored[name]
+        for matrix, address in zip(matrices, addresses, strict=False):
+            if matrix.name in self.problem.results:
+                views[matrix.name][:] = done.stored[matrix.name]
+                self.written[address] = views[matrix.name].nbytes
 
     def _shard_tables(self, addresses: tuple[int, ...]) -> tuple[dict[str, Array], tuple[int, ...]]:
         """Where shards begin, and their flags, of a kernel that waits for rows; and the other addresses."""
@@ -171,6 +175,10 @@ def run_plan(plan: Plan, arrays: Mapping[int, Array]) -> None:
     addresses: dict[int, int] = {place: array.ctypes.data for place, array in arrays.items()}
     addresses |= {Place.GUARD_A: flags.ctypes.data, Place.GUARD_B: flags.ctypes.data + 4}
     addresses[Place.SCRATCH] = (scratch.ctypes.data + 255) // 256 * 256
+    written: dict[int, int] = {}
+    for step in plan.steps:
+        launch: Any = step.launch
+        launch.written = written
     plan.run(0, [addresses.get(place, 0) for place in range(max(addresses) + 1)])
 
 

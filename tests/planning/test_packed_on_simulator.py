@@ -1,4 +1,4 @@
-"""Packed operands on the simulator of plans: a kernel may read rows of a copy to their ends, behind the last element."""
+"""Packed operands on the simulator of plans: a kernel may read rows of copies to their ends, past the last element."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels, guarded
 from tilewright.planning.plan import Place, Plan
+from tilewright.planning.skinny import Skinny
 from tilewright.problem import Gemm
 from tilewright.problem.block_scales import step_names
 from tilewright.problem.problem import Problem
@@ -158,6 +159,10 @@ class SimulatedKernels(Kernels):
     def auxiliary(self, config: Any, problem: Any, guard: Guard | None = None) -> Any:
         assert not config.reasons_against(problem, self.spec)
         return SimulatedLaunch(guarded(config.kernel(problem), guard), problem, {})
+
+    def gemv(self, skinny: Skinny) -> Any:
+        assert skinny.stack is None  # of batches the dispatcher's tests see texts alone
+        return SimulatedLaunch(skinny.kernel(), skinny.problem, {} if skinny.whole else {"part_of_k": skinny.part_of_k})
 
 
 def simulated_dispatcher(name: str = "H200") -> Dispatcher:

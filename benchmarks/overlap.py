@@ -19,7 +19,7 @@ from typing import Any
 from tilewright.device.catalog import H200
 from tilewright.device.links import NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
-from tilewright.distributed.plans import ARRIVING, GATHERS, SCATTERS, chosen, plan_us
+from tilewright.distributed.plans import ARRIVING, GATHERS, SCATTERS, SHARED, chosen, plan_us
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 BEGIN, END = "<!-- overlap: begin -->\n", "<!-- overlap: end -->\n"
@@ -150,7 +150,7 @@ def scattering(shape: tuple[int, int, int], rank: int, ranks: int) -> tuple[dict
 
     ways: dict[str, Way] = {"torch.mm alone": lambda: torch.mm(a, b), "alone": lambda: tilewright.matmul(a, b)}
     ways["in turn"] = in_turn
-    for plan in SCATTERS:
+    for plan in (*SCATTERS, *((SHARED,) if m // ranks % 256 == 0 else ())):  # own rows are whole tiles
         ways[str(plan)] = lambda plan=plan: products.computed(SCATTER, a, (b,), dist.group.WORLD, PLAIN, None, plan)[0]
     return ways, own, 2.0**-6 * limit
 

@@ -13,7 +13,7 @@ warnings.simplefilter("ignore")
 
 
 def case_death(rank: int, ranks: int) -> None:
-    a, b = torch.ones(128, 128, device="cuda"), torch.ones(128, 128, device="cuda")
+    a, b = (torch.ones(128, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     all_gather_matmul(a, b)
     torch.cuda.synchronize()
     if rank:

@@ -20,16 +20,19 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from cuda.bindings import driver
 
-from tilewright.distributed.plans import ARRIVING, Plan
+from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
+from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.options import PLAIN, options_of
 
 warnings.simplefilter("ignore")
 
 GATHERS = [Plan("gather"), Plan("gather merged"), ARRIVING]
 SCATTERS = [
-    Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged")
+    Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged"),
+    SHARED,
 ]  # fmt: skip
 
 
@@ -104,8 +107,8 @@ def multiplied(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, option
 class Arriving:
     """In the place of kernels that wait for rows: the shards in the order of arrival, each behind its flag."""
 
-    def __init__(self, starts: list[int], rows: int, rank: int, flags: int, options: Any, device: Any) -> None:
-        self.bounds, self.rank, self.flags = [*starts, rows], rank, flags
+    def __init__(self, rows: tuple[int, ...], rank: int, flags: int, options: Any, device: Any) -> None:
+        self.bounds, self.rank, self.flags = [0, *itertools.accumulate(rows)], rank, flags
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int, *, waits: bool = True) -> None:
         ranks = len(self.bounds) - 1
@@ -116,6 +119,39 @@ class Arriving:
                 assert time.monotonic() < end, "rows never arrive"
             rows = slice(self.bounds[shard], self.bounds[shard + 1])
             out[rows] = a[rows].float() @ b.float()
+
+
+class Summed:
+    """In the place of kernels that add up over ranks: parts go to the peers, then those of the peers are added."""
+
+    words: frozenset[Any] = frozenset()
+
+    def __init__(self, rows: tuple[int, ...], rank: int, sums: Any, flags: Any, options: Any, device: Any) -> None:
+        self.rows, self.rank, self.sums, self.flags = rows, rank, sums, flags
+        self.bounds = [0, *itertools.accumulate(rows)]
+
+    def plan(self, number: int, a: Any, b: Any) -> None: ...
+
+    def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
+        product, size = (a.float() @ b.float()).contiguous(), 4 * max(self.rows) * b.shape[1]
+        others = [peer for peer in range(len(self.rows)) if peer != self.rank]
+        for peer in others:
+            part = product[self.bounds[peer] : self.bounds[peer + 1]]
+            word = ctypes.c_int32.from_address(self.flags[peer] + 4 * self.rank)
+            assert word.value == 0, "a part is sent before the last one was read"
+            if self.rows[peer]:
+                ctypes.memmove(self.sums[peer] + self.rank * size, part.data_ptr(), part.numel() * 4)
+                word.value = 1
+        total = product[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
+        for peer in others if self.rows[self.rank] else []:
+            word, end = ctypes.c_int32.from_address(self.flags[self.rank] + 4 * peer), time.monotonic() + 20
+            while word.value != 1:
+                assert time.monotonic() < end, "a part never arrives"
+            part = torch.empty_like(total)
+            ctypes.memmove(part.data_ptr(), self.sums[self.rank] + peer * size, part.numel() * 4)
+            total += part
+            word.value = 0
+        out.copy_(total)
 
 
 @contextmanager
@@ -132,6 +168,7 @@ def gpus() -> Any:
     with (
         patch.object(symmetric, "compute", multiplied),
         patch.object(symmetric, "ArrivingProducts", Arriving),
+        patch.object(symmetric, "SummedProducts", Summed),
         patch.object(symmetric_memory, "empty", empty),
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),
         patch.object(products, "agreed", lambda own, group: replace(judged(own, group), peers=True)),
@@ -181,3 +218,41 @@ def case_memory_grows(rank: int, ranks: int) -> None:
             assert torch.equal(found, torch.cat([integers(64, width, seed=i) for i in range(ranks)]) @ b)
         assert len(products.state_of(dist.group.WORLD).retired) == 1
         assert symmetric.Workspace is type(products.state_of(dist.group.WORLD).workspaces[GATHER])
+
+
+def plans_of() -> set[Any]:
+    return {known.plan for known in products.state_of(dist.group.WORLD).known.values()}
+
+
+def case_one_kernel_is_asked_for(rank: int, ranks: int) -> None:
+    shards, b = [integers(8, 16, seed=i) for i in range(ranks)], integers(16, 8, seed=9)
+    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL="1"):
+        assert torch.equal(all_gather_matmul(shards[rank], b), torch.cat(shards) @ b)
+        whole = sum(shard @ b for shard in shards)
+        assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
+        assert plans_of() == {ARRIVING, SHARED}
+
+
+def case_a_rank_without_the_kernel_makes_all_do_without(rank: int, ranks: int) -> None:
+    shards, b = [integers(8, 16, seed=i) for i in range(ranks)], integers(16, 8, seed=9)
+
+    def refused(*given: Any, **options: Any) -> None:
+        raise LaunchError("No such kernel here.")
+
+    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL="1"):
+        with patch.object(Arriving, "start", refused if rank else Arriving.start):
+            assert torch.equal(all_gather_matmul(shards[rank], b), torch.cat(shards) @ b)
+        with patch.object(Summed, "words", frozenset({((8,), f"kernel {rank}")})):
+            whole = sum(shard @ b for shard in shards)
+            assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
+        assert not plans_of() & {ARRIVING, SHARED}
+
+
+def case_one_rank_alone_asks_for_one_kernel(rank: int, ranks: int) -> None:
+    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL=str(rank)):
+        try:
+            all_gather_matmul(integers(8, 16, seed=rank), integers(16, 8, seed=9))
+        except ProblemError as error:
+            assert "agree about options" in str(error) and "TILEWRIGHT_ONE_KERNEL=1" in str(error)
+        else:
+            raise AssertionError("no error")

@@ -12,7 +12,7 @@ import pytest
 from tilewright.device.catalog import H200
 from tilewright.device.links import LINKS, NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
-from tilewright.distributed.plans import Plan, candidates, chosen, plan_us
+from tilewright.distributed.plans import ARRIVING, SHARED, Plan, candidates, chosen, plan_us
 
 NVLINK = Costs.of(H200)
 LARGE = {True: Work((2048, 2048), 4096, 7168), False: Work((2048, 2048), 2048, 14336)}
@@ -30,13 +30,13 @@ def test_a_product_never_ends_before_its_data_and_its_tiles(gathers: bool, ranks
         work = Work((512,) * ranks, 4096, 4096)
         sent = (ranks - 1) * 512 * 4096 * 2 / link.gb_per_s / 1e3
         count, each = costs.tiles(512, work)
-        for plan in candidates(gathers):
+        for plan in (*candidates(gathers), ARRIVING if gathers else SHARED):
             assert plan_us(plan, work, costs) >= max(sent, count * each / costs.sms)
 
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_a_faster_link_is_never_slower(gathers: bool) -> None:
-    for plan in candidates(gathers):
+    for plan in (*candidates(gathers), ARRIVING if gathers else SHARED):
         times = [
             plan_us(plan, LARGE[gathers], Costs.of(H200, replace(NVLINK_4, gb_per_s=rate))) for rate in (25, 100, 400)
         ]
@@ -62,7 +62,9 @@ def test_over_a_network_data_are_not_hidden() -> None:
 def test_uneven_rows() -> None:
     for gathers in (True, False):
         for rows in ((0, 512), (1, 300, 7), (512, 0)):
-            assert overlapped(gathers, Work(rows, 256, 512), NVLINK) > 0
+            work = Work(rows, 256, 512)
+            assert overlapped(gathers, work, NVLINK) > 0
+            assert plan_us(ARRIVING if gathers else SHARED, work, NVLINK) > 0
 
 
 def test_a_link_needs_longer_for_more() -> None:

@@ -30,6 +30,8 @@ from tilewright.distributed.timeline import (
     merged_reduce_scatter_steps,
     pieces_of,
     reduce_scatter_steps,
+    shared_reduce_scatter_steps,
+    slot_of,
     starts_of,
 )
 
@@ -44,6 +46,7 @@ SCATTERS: dict[str, Steps] = {
     "three pieces": partial(reduce_scatter_steps, pieces=3),
     "direct": partial(reduce_scatter_steps, pieces=2, direct=True),
     "merged": merged_reduce_scatter_steps,
+    "shared": shared_reduce_scatter_steps,
 }
 ROWS = [(2, 2), (3, 1), (0, 5), (300, 130), (2, 1, 2), (1, 0, 2, 3)]
 CALLS = 3
@@ -105,6 +108,9 @@ class Machine:
                 assert self.flags[flag] == 0, f"flag {flag} is set twice"
                 self.flags[flag] = 1
                 return
+            case Multiply(shared=(_, *_)):
+                yield from self.multiply_shared(call, rank, step)
+                return
             case Multiply(arrivals=(_, *_)):
                 yield from self.multiply_arriving(call, rank, step)
                 return
@@ -132,6 +138,34 @@ class Machine:
             here = slice(starts[peer], starts[peer] + self.rows[peer])
             yield True
             target[here] = source[here] @ self.b[rank]
+
+    def multiply_shared(self, call: int, rank: int, step: Multiply) -> Any:
+        """Sums of a peer's rows go there, one peer after the other; then own rows take those of the peers."""
+        product, starts = self.at(call, rank, step.source) @ self.b[rank], starts_of(self.rows)
+
+        def rows_of(owner: int) -> Any:
+            return product[starts[owner] : starts[owner] + self.rows[owner]]
+
+        for peer in step.shared:
+            if self.rows[peer]:
+                yield True
+                assert not self.flags[peer, rank, DATA], "a part is sent before the last one was read"
+                self.received(peer, rank)[...] = np.nan
+                yield True
+                self.received(peer, rank)[...] = rows_of(peer)
+                self.flags[peer, rank, DATA] = 1
+        target, total = self.at(call, rank, step.target), rows_of(rank).copy()
+        for peer in step.shared if self.rows[rank] else ():
+            while not self.flags[rank, peer, DATA]:
+                yield False
+            total += self.received(rank, peer)
+            yield True
+            self.flags[rank, peer, DATA] = 0
+        target[...] = total
+
+    def received(self, owner: int, source: int) -> Any:
+        first = slot_of(source, owner, self.rows)
+        return self.memory[owner][Buffer.RECEIVED][first : first + self.rows[owner]]
 
     def at(self, call: int, rank: int, rows: Rows) -> Any:
         buffer = {**self.memory[rank], Buffer.A: self.a[call][rank], Buffer.RESULT: self.results[call][rank]}[

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import OWN_ROW, SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
+from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels, guarded
@@ -130,8 +130,7 @@ class _Loaded:
         leading = tuple(told[one.leading] for one in gemm.added if not one.is_vector)
         gemm = replace(gemm, ld_added=leading, numbers=tuple(told[name] for name in gemm.epilogue.factors))
         batching = {p.name: told[p.name] for p in kernel.batching}
-        shards = {name: told[name] for name in (SHARDS.name, OWN_ROW.name) if kernel.arriving}
-        batching |= shards
+        batching |= {p.name: told[p.name] for p in kernel.shard_numbers}
         options = {"part_of_k": told.get("K_part", 0), **({"batching": batching} if batching else {})}
         return SimulatedLaunch(kernel, gemm, options)
 

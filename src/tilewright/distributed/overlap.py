@@ -116,6 +116,8 @@ class _Ranks:
         }
         self.free_at = dict.fromkeys(self.lanes, 0.0)
         self.ended: list[dict[int, float]] = [{} for _ in ranks]
+        self.begun: dict[tuple[int, int], float] = {}
+        """When own tiles of a product that ranks share are done, until what the others send is there."""
         self.set_at = {(rank, peer, FREE): 0.0 for rank in ranks for peer in ranks}
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
@@ -145,14 +147,22 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
-        if isinstance(step, Multiply) and any((rank, peer, DATA) not in self.set_at for peer in step.arrivals):
+        if not isinstance(step, Multiply):
+            return at
+        own = self.begun.get((rank, waiting[0]))
+        awaited = step.arrivals if own is None else step.shared if step.target.count else ()
+        if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
-        return at
+        return at if own is None else max([own, *(self.set_at[rank, peer, DATA] for peer in awaited)])
 
     def _run(self, at: float, place: tuple[int, Lane]) -> None:
         rank, link = place[0], self.costs.link
-        number = self.lanes[place].pop(0)
+        number = self.lanes[place][0]
         step = self.steps[rank][number]
+        if isinstance(step, Multiply) and step.shared and (rank, number) not in self.begun:
+            self.begun[rank, number] = self._shared(at, rank, step)
+            return
+        self.lanes[place].pop(0)
         match step:
             case Await():
                 del self.set_at[rank, step.peer, step.channel]
@@ -168,6 +178,10 @@ class _Ranks:
             case Add():
                 moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
                 end = at + _LAUNCH_US + moved / self.costs.dram_bytes_per_us
+            case Multiply(shared=(_, *_)):
+                for peer in step.shared if step.target.count else ():
+                    del self.set_at[rank, peer, DATA]
+                end = at
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
@@ -182,6 +196,25 @@ class _Ranks:
         if step.peer is not None:
             end = max(end, at + self.costs.link.copy_us(step.target.count * self._width(step.target.buffer)))
         return end + added
+
+    def _shared(self, at: float, rank: int, step: Multiply) -> float:
+        """Tiles of peers' rows, which are sent as they are done, then own tiles; when these are done."""
+        link, width = self.costs.link, self._width(Buffer.RECEIVED)
+        count, each = self.costs.tiles(step.source.count, self.work)
+        sms, ends, done, rows = self.sms[rank], list[float](), 0, 0
+        for owner in (*step.shared, rank):
+            rows += self.work.rows[owner]
+            until, end = count * rows // max(step.source.count, 1), at
+            for _ in range(done, until):
+                begin = max(heapq.heappop(sms), at + _LAUNCH_US)
+                end = max(end, begin + each)
+                heapq.heappush(sms, begin + each)
+            done = until
+            sent = at + _LAUNCH_US + link.copy_us(rows * width)
+            if owner != rank and self.work.rows[owner]:
+                self.set_at[owner, rank, DATA] = max(end, sent) + link.flag_us
+            ends.append(end)
+        return ends[-1]
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""

@@ -13,9 +13,12 @@ from tilewright.distributed.timeline import (
     all_gather_steps,
     merged_reduce_scatter_steps,
     reduce_scatter_steps,
+    shared_reduce_scatter_steps,
 )
 
-Kind = Literal["gather", "gather merged", "gather arriving", "scatter", "scatter direct", "scatter merged"]
+Kind = Literal[
+    "gather", "gather merged", "gather arriving", "scatter", "scatter direct", "scatter merged", "scatter shared"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Plan:
     """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
     one product whose kernel waits for the rows of each rank. scatter: products of pieces, which copy engines send.
     scatter direct: products write into the memory of the owner. scatter merged: one product of all rows.
+    scatter shared: one product, whose kernels on all ranks add up.
 
     pieces: of the rows of each rank, in a scatter.
     """
@@ -43,6 +47,8 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
     if plan.kind in ("gather", "gather merged", "gather arriving"):
         merged, arriving = plan.kind == "gather merged", plan.kind == "gather arriving"
         return all_gather_steps(rank, rows, merged=merged, arriving=arriving)
+    if plan.kind == "scatter shared":
+        return shared_reduce_scatter_steps(rank, rows)
     if plan.kind == "scatter merged":
         return merged_reduce_scatter_steps(rank, rows)
     return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=plan.kind == "scatter direct")
@@ -51,8 +57,8 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
 _NEARLY = 1.03
 
 GATHERS = Plan("gather"), Plan("gather merged")
-ARRIVING = Plan("gather arriving")
-"""Not among those that are chosen until it is measured."""
+ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")
+"""By one kernel on each rank; not among those that are chosen until they are measured."""
 
 SCATTERS = Plan("scatter merged"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
 

@@ -63,7 +63,8 @@ class Rows:
 class Multiply:
     """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own. arrivals:
     peers whose rows of the source arrive meanwhile, in this order: the kernel waits for their flags of DATA, and leaves
-    them as they are."""
+    them as they are. shared: peers with which the kernel adds up, by flags of its own: its sums of their rows go to
+    their memory, in this order, and those that they send of own rows are added before these are written."""
 
     lane: Lane
     source: Rows
@@ -72,6 +73,7 @@ class Multiply:
     peer: int | None = None
     after: tuple[int, ...] = ()
     arrivals: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +254,14 @@ def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, .
         Add(Lane.CALLER, tuple({**sent, rank: own}[i] for i in range(ranks)), Rows(Buffer.RESULT, 0, rows[rank]))
     )
     return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))
+
+
+def shared_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """The same by one kernel on each rank, which writes into the memory of the others and waits for what they write."""
+    ranks = len(rows)
+    others = tuple((rank + distance) % ranks for distance in range(1, ranks))
+    steps: list[Step] = [Await(Lane.CALLER, peer, FREE) for peer in others if rows[peer]]
+    source, target = Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.RESULT, 0, rows[rank])
+    steps.append(Multiply(Lane.CALLER, source, target, shared=others))
+    last = (len(steps) - 1,)
+    return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others if rows[rank]))

@@ -55,7 +55,7 @@ class Request:
     already. promote_every: elements of k after which sums are added to registers of f32; 0 for never. piece_bytes: from
     one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says.
     fallback: the algorithm that computes it instead where an operand spans too many binades, which the device finds.
-    guard: all launches run on that condition. shards: in which rows of A arrive meanwhile."""
+    guard: all launches run on that condition. shards: of ranks that share it."""
 
     gemm: Gemm
     alignment: Alignment
@@ -120,13 +120,11 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
-        shards = () if request.shards is None else (request.shards.count, request.shards.own_row)
-        built = kernels.kernel(
-            gemm, alignment, config, problems=problems, guard=request.guard, arriving=request.shards is not None
-        )
+        built = kernels.kernel(gemm, alignment, config, problems=problems, guard=request.guard, shards=request.shards)
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        told = (*((Place.SHARD_STARTS, 0), (Place.SHARD_FLAGS, 0))[: len(shards)], *guards_of(request.guard))
+        told = (*_tables(request.shards), *guards_of(request.guard))
+        shards = () if request.shards is None else request.shards.numbers
         nowhere = (0,) * (len(gemm.matrices) + len(told))
         values = (*arguments(gemm, nowhere), *shards, *(() if stack is None else steps_of(stack, gemm)))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
@@ -241,6 +239,14 @@ def _parts(
     pointers = (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards)
     first = _product(launch, pointers, request, config)
     return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
+
+
+def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:
+    """The places of what a launch of ranks that share a product is told beside the matrices."""
+    if shards is None:
+        return ()
+    sent = (Place.RANK_SUMS, Place.RANK_FLAGS) if shards.summed else (Place.SHARD_FLAGS,)
+    return tuple((int(place), 0) for place in (Place.SHARD_STARTS, *sent))
 
 
 def guards_of(guard: Guard | None) -> tuple[tuple[int, int], ...]:

@@ -15,6 +15,7 @@ from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.packing import finishes
 from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.skinny import skinny_for
+from tilewright.planning.stack import Shards
 from tilewright.winners.plan_config import PlanConfig
 
 
@@ -53,27 +54,34 @@ def registers_of(config: PlanConfig) -> object:
     return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
 
 
+_SHARED = {False: "waits for rows of A that arrive while it runs", True: "adds up over ranks"}
+
+
 def is_ruled_out(request: Request, config: PlanConfig) -> bool:
-    """Whether a plan cannot be that of a request: it needs a workspace and there is none, or cannot wait for rows."""
-    if request.shards is not None and not waits_for_rows(config):
+    """Whether a plan cannot be that of a request: it needs a workspace and there is none, or ranks cannot share it."""
+    if request.shards is not None and not is_shared(request.shards, config):
         return True
     return request.without_workspace and needs_workspace(config)
 
 
-def waits_for_rows(config: PlanConfig) -> bool:
-    """Whether a kernel can wait for rows of A that arrive while it runs."""
+def is_shared(shards: Shards, config: PlanConfig) -> bool:
+    """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them."""
     kernel = config.kernel
-    alone = "A" not in config.packed and not finishes(config)
-    return alone and isinstance(kernel, WgmmaConfig) and kernel.persistent and kernel.cluster_k == 1
+    if finishes(config) or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
+        return False
+    if shards.summed:
+        return not any(start % kernel.m for start in shards.starts if start < sum(shards.rows))
+    return "A" not in config.packed
 
 
 def no_kernel(request: Request) -> LaunchError:
     """What is said of a request for which there is no kernel at all."""
     if request.shards is not None:
         return LaunchError(
-            f"No kernel of {request.gemm} waits for rows of A that arrive while it runs.",
-            note="persistent kernels of wgmma do, on compute capability 9.0, where TMA reads A as it lies.",
-            hint="multiply the rows of each shard when they have arrived.",
+            f"No kernel of {request.gemm} {_SHARED[request.shards.summed]}.",
+            note="persistent kernels of wgmma do, on compute capability 9.0, where TMA reads operands as they lie. "
+            "Where ranks add up, each keeps whole tiles.",
+            hint="leave the product and the exchange to launches of their own.",
         )
     without = " without a workspace" if request.without_workspace else ""
     return LaunchError(

@@ -28,7 +28,7 @@ from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
-from tilewright.planning.stack import Stack
+from tilewright.planning.stack import Shards, Stack
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.quantization import Quantization
@@ -107,10 +107,10 @@ class Kernels:
         problems: Problems = Problems.ONE,
         others: Sequence[Gemm] = (),
         guard: Guard | None = None,
-        arriving: bool = False,
+        shards: Shards | None = None,
     ) -> Built:
         """The kernel of a plan for the class of a problem. others: which it must also serve, of the same formats.
-        guard: of `Variant`. arriving: of `Build`.
+        guard: of `Variant`. shards: of ranks that share it.
 
         Raises what building, compiling or loading raises, the second time at once.
         """
@@ -123,13 +123,15 @@ class Kernels:
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
         variant = replace(variant, guard=guard)
-        key = (*known, variant, problems, arriving)
+        across = None if shards is None else shards.summed
+        key = (*known, variant, problems, across)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
             built = _build(gemm, schedule, config)
-            built = replace(built, asked_variant=variant, problems=problems, arriving=arriving)
+            built = replace(built, asked_variant=variant, problems=problems, arriving=across is False)
+            built = replace(built, split_k=SplitK.RANKS) if across else built
             try:
                 found = self._built[key] = self._loaded(built)
             except TilewrightError as failure:

@@ -28,7 +28,9 @@ class Place(IntEnum):
     SHARD_STARTS = 6  # of a call that has no groups
     PIECES = 7
     SHARD_FLAGS = 7  # of a call that has no pieces
+    RANK_SUMS = 7
     SCALE_A = 8
+    RANK_FLAGS = 8  # of a call that has no scales
     SCALE_B = 9
     GUARD_A = 10
     GUARD_B = 11

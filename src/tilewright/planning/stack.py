@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 
@@ -20,11 +21,25 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """Rows of A that arrive shard by shard while the kernel runs: how many shards, and the first row of the one whose
-    tiles come first."""
+    """A product that ranks share: rows of each, and the number of the running one. summed: each rank has a part of k,
+    and keeps its rows of the sum; else rows of A arrive from their ranks while the kernel runs."""
 
-    count: int
-    own_row: int
+    rows: tuple[int, ...]
+    rank: int
+    summed: bool = False
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each rank, and the one behind the last."""
+        return tuple(accumulate(self.rows, initial=0))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What a launch is told, as `Kernel.shard_numbers` orders it. Tiles of own rows come first where rows arrive,
+        and last where sums leave."""
+        if not self.summed:
+            return len(self.rows), self.starts[self.rank]
+        return len(self.rows), self.starts[self.rank + 1] % max(sum(self.rows), 1), self.rank, max(self.rows)
 
 
 @dataclass(frozen=True, slots=True)

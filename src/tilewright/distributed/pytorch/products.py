@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import ARRIVING, Plan, chosen
+from tilewright.distributed.plans import ARRIVING, SHARED, Plan, chosen
 from tilewright.distributed.pytorch import collectives
-from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, Agreed, agreed, described
-from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace
+from tilewright.distributed.pytorch.agreement import (
+    GATHER,
+    SCATTER,
+    Agreed,
+    agreed,
+    asks_one_kernel,
+    described,
+)
+from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.notices import say_once
+from tilewright.units import round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
-
-VARIABLE = "TILEWRIGHT_ARRIVING"
-"""The environment variable: "1" lets the kernel of an all-gather wait for the rows of each rank. Each rank may choose
-for itself."""
 
 
 def gather(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
@@ -66,10 +69,12 @@ def _group(name: str, group: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A call that was agreed upon. plan: None for collectives."""
+    """A call that was agreed upon. plan: None for collectives. words: which kernels add up over ranks, the same on all
+    of them."""
 
     agreed: Agreed
     plan: Plan | None
+    words: frozenset[Any] | None = None
 
 
 class State:
@@ -124,7 +129,6 @@ def computed(
     if known.plan is None:
         run = collectives.all_gather_matmul if name == GATHER else collectives.matmul_reduce_scatter
         return run(a, b, rows, group, options)
-    a = a.contiguous()
     calls = [_call_of(known, name, a, several, group, options) for several in _together(name, b)]
     for program, call in calls:
         program.run(call)
@@ -151,37 +155,49 @@ def _settled(
     found = agreed(own, state.group)
     if len(found.rows) == 1 or not sum(found.rows) * found.k * found.columns:
         return Known(found, None)
-    if not (found.peers and state.peers and _has_room(state, name, a.device, _room(name, found.rows, a, b, options))):
-        say_once(
-            f"{name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one host "
-            "whose memory symmetric memory of PyTorch can map."
-        )
-        return Known(found, None)
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
-    best = plan or (
-        ARRIVING if name == GATHER and _asks_arriving() else chosen(name == GATHER, work, _costs(found.gpu))
+    usual = plan or chosen(name == GATHER, work, _costs(found.gpu))
+    first = (_ONE_KERNEL[name],) if plan is None and asks_one_kernel() else ()
+    a, b = a.detach(), tuple(x.detach() for x in b)
+    for way in (*first, usual):
+        room = _room(name, way, found.rows, a, b, options)
+        if not (found.peers and state.peers and _has_room(state, _memory_of(name, way), a.device, room)):
+            break
+        known, problem = _prepared(Known(found, way), state, name, a, b, options)
+        if not problem:
+            dist.barrier(group=state.group)  # loading a kernel later would wait for a stream that waits
+            return known
+        if way == plan:
+            raise LaunchError(problem)
+        say_once(f"{name} is not computed by one kernel: {problem}")
+    say_once(
+        f"{name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one host "
+        "whose memory symmetric memory of PyTorch can map."
     )
-    known = Known(found, best)
+    return Known(found, None)
+
+
+_ONE_KERNEL = {GATHER: ARRIVING, SCATTER: SHARED}
+
+
+def _prepared(known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Options) -> tuple[Known, str]:
+    """Load the kernels of a call. Where one kernel shall do all of it, ranks tell each other which, and why not."""
+    problem, words = "", frozenset[Any]()
     try:
-        _prepare(known, state, name, a, b, options)
+        programs = [_call_of(known, name, a, several, state.group, options)[0] for several in _together(name, b)]
+        words = frozenset(pair for program in programs for pair in program.shared_words)
     except TilewrightError as failure:
-        if plan is not None or best != ARRIVING:
+        if known.plan not in _ONE_KERNEL.values():
             raise
-        say_once(f"{name} multiplies the rows of each rank by a launch of its own: {failure.headline}")
-        known = Known(found, chosen(True, work, _costs(found.gpu)))  # what ranks send each other is the same
-        _prepare(known, state, name, a, b, options)
-    dist.barrier(group=state.group)  # kernels are loaded everywhere: loading one would wait for a stream that waits
-    return known
-
-
-def _prepare(known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Options) -> None:
-    """Load the kernels of a call."""
-    for several in _together(name, tuple(x.detach() for x in b)):
-        _call_of(known, name, a.detach().contiguous(), several, state.group, options)
-
-
-def _asks_arriving() -> bool:
-    return os.environ.get(VARIABLE) == "1"
+        problem = failure.headline
+    if known.plan not in _ONE_KERNEL.values():
+        return known, ""
+    told: list[Any] = [None] * len(known.agreed.rows)
+    dist.all_gather_object(told, (problem, words), group=state.group)
+    problem = next((text for text, _ in told if text), "")
+    if not problem and len({others for _, others in told}) > 1:
+        problem = "the ranks would compute parts of the sum by different kernels."
+    return replace(known, words=words), problem
 
 
 def _costs(gpu: str) -> Costs:
@@ -201,8 +217,16 @@ def _first_met(name: str) -> LaunchError:
     )
 
 
-def _room(name: str, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
+def _memory_of(name: str, plan: Plan) -> str:
+    """The symmetric memory of a call: that with flags of tiles is one of its own."""
+    return f"{name}, shared" if plan == SHARED else name
+
+
+def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
     """Bytes of symmetric memory that a call needs; the same on every rank."""
+    if plan == SHARED:  # of whole tiles, and of clusters
+        elements = round_up(max(rows), 256) * round_up(max(int(x.shape[1]) for x in b), 512)
+        return TILE_FLAG_BYTES + len(rows) * elements * int(_format(a, options).itemsize)
     if name == GATHER:
         return sum(rows) * int(a.shape[1]) * int(a.element_size())
     size = _format(a, options).itemsize
@@ -219,7 +243,8 @@ def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
         state.retired.append(workspace)  # graphs may have recorded its addresses
     problem = ""
     try:
-        state.workspaces[name] = Workspace(state.group, device, needed)
+        zeroed = TILE_FLAG_BYTES if name == _memory_of(SCATTER, SHARED) else 0
+        state.workspaces[name] = Workspace(state.group, device, needed, zeroed)
     except (ImportError, AttributeError, RuntimeError) as failure:
         problem = f"{type(failure).__name__}: {failure}"
     told: list[Any] = [None] * dist.get_world_size(state.group)
@@ -232,7 +257,10 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     """The program of a call, whose kernels are loaded, and the call with new results."""
     state, rows, plan = state_of(group), known.agreed.rows, known.plan
     assert plan is not None
-    workspace = state.workspaces[name]
+    workspace = state.workspaces[_memory_of(name, plan)]
+    a = a.contiguous()
+    if plan == SHARED and a.data_ptr() % 16:  # so that all ranks choose one kernel
+        a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
     call = Call(a, b, results)
@@ -242,9 +270,14 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     if found is None or found[0] is not workspace:
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
             raise _first_met(name)
-        matrices = _matrices(workspace, name, rows, a, call)
+        matrices = {} if plan == SHARED else _matrices(workspace, name, rows, a, call)
         program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options), rows)
         program.prepare(call)
+        if known.words is not None and not program.shared_words <= known.words:
+            raise LaunchError(
+                f"{name}: operands that lie otherwise than those that the ranks agreed upon need another kernel.",
+                hint="pass operands with the strides and the alignment of the first call.",
+            )
         found = state.programs[key] = workspace, program
     return found[1], call
 

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from tilewright import extras
-from tilewright.distributed.pytorch.arriving import ArrivingProducts
 from tilewright.distributed.pytorch.collectives import summed
+from tilewright.distributed.pytorch.shared import ArrivingProducts, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
     FREE,
@@ -27,7 +27,6 @@ from tilewright.distributed.timeline import (
     Rows,
     Signal,
     Step,
-    starts_of,
 )
 from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
@@ -42,15 +41,18 @@ dist: Any = torch.distributed
 _PAGE = 4096
 """Bytes before the data, for the flags: CHANNELS words for each rank."""
 
+TILE_FLAG_BYTES = 8 << 20
+"""Bytes at the start of the data, for flags of tiles where kernels add up over ranks."""
+
 
 class Workspace:
     """Symmetric memory of one process group, its flags, and the streams of this rank.
 
-    room_bytes: of data. Made by all ranks together; every rank has the same room. Raises RuntimeError where PyTorch
-    cannot map the memory of the peers.
+    room_bytes: of data; zeroed_bytes: that are 0 in the beginning. Made by all ranks together; every rank has the same
+    room. Raises RuntimeError where PyTorch cannot map the memory of the peers.
     """
 
-    def __init__(self, group: Any, device: Any, room_bytes: int) -> None:
+    def __init__(self, group: Any, device: Any, room_bytes: int, zeroed_bytes: int = 0) -> None:
         import torch.distributed._symmetric_memory as symmetric
 
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -60,6 +62,7 @@ class Workspace:
         self._handle = symmetric.rendezvous(self.memory, group.group_name)
         self.bases = [self._handle.get_buffer(rank, (size,), torch.uint8).data_ptr() for rank in range(self.ranks)]
         self.data = self.memory[_PAGE:]
+        self.data[:zeroed_bytes].zero_()
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
         flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
@@ -148,6 +151,7 @@ class Program:
         self._workspace, self._driver = workspace, driver
         self._matrices = matrices
         self._options, self._adding, self._rows = options, adding, tuple(rows)
+        self._is_shared = any(isinstance(step, Multiply) and step.shared for step in steps)
         waited = {number for step in steps for number in step.after}
         events = {number: torch.cuda.Event() for number in waited}
         self._instructions = [
@@ -212,12 +216,25 @@ class Program:
             caller.wait_event(event)
         workspace.finish(caller, capturing)
 
+    @property
+    def shared_words(self) -> frozenset[Any]:
+        """Which kernels add up over ranks: shapes of b, and plans in words; of a program that is prepared."""
+        return self._summed.words if self._is_shared else frozenset()
+
     @cached_property
     def _arriving(self) -> ArrivingProducts:
         """Products that wait for rows of each rank, by the flags that are also waited for in streams."""
-        workspace, rows = self._workspace, self._rows
+        workspace = self._workspace
         flags, device = workspace.flag(workspace.rank, 0, DATA), workspace.memory.device
-        return ArrivingProducts(starts_of(rows), sum(rows), workspace.rank, flags, self._options, device)
+        return ArrivingProducts(self._rows, workspace.rank, flags, self._options, device)
+
+    @cached_property
+    def _summed(self) -> SummedProducts:
+        """Products that add up over ranks in the kernels."""
+        workspace = self._workspace
+        flags = [base + _PAGE for base in workspace.bases]
+        sums = [address + TILE_FLAG_BYTES for address in flags]
+        return SummedProducts(self._rows, workspace.rank, sums, flags, self._options, workspace.memory.device)
 
     def _action(self, step: Step) -> Action:
         workspace = self._workspace
@@ -250,6 +267,17 @@ class Program:
             own = _rows(self._matrices[step.target.buffer], step.target)
             sent = _alike(own) if elsewhere else self._workspace.of_peer(step.peer, own)
             target = lambda call, number: sent  # noqa: E731
+        if step.shared:
+            products = self._summed
+
+            def multiply_shared(call: Call, stream: int) -> None:
+                for number, b in enumerate(call.b):
+                    if elsewhere:
+                        products.plan(number, source(call, 0), b)
+                    else:
+                        products.start(number, source(call, 0), b, target(call, number), stream)
+
+            return multiply_shared
         if step.arrivals:
             arriving = self._arriving
 

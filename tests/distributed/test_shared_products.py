@@ -1,4 +1,4 @@
-"""Products that wait for rows, as PyTorch's tensors ask for them: the launches of their plans, on the simulator."""
+"""Products that ranks share, as PyTorch's tensors ask for them: the launches of their plans, on the simulator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 from simulated import simulated_dispatcher  # noqa: E402
 
-from tilewright.distributed.pytorch import arriving  # noqa: E402
-from tilewright.distributed.timeline import starts_of  # noqa: E402
+from tilewright.distributed.pytorch import shared  # noqa: E402
 from tilewright.errors import LaunchError, SimulationError  # noqa: E402
 from tilewright.frontend.options import PLAIN  # noqa: E402
 
 
 def products(rows: tuple[int, ...], rank: int, flags: Any) -> Any:
-    return arriving.ArrivingProducts(starts_of(rows), sum(rows), rank, flags.data_ptr(), PLAIN, "cpu")
+    return shared.ArrivingProducts(rows, rank, flags.data_ptr(), PLAIN, "cpu")
 
 
 def aligned(*shape: int) -> Any:
@@ -33,8 +32,8 @@ def aligned(*shape: int) -> Any:
 def on_a_simulated_gpu() -> Any:
     made = simulated_dispatcher()
     with (
-        patch.object(arriving, "dispatcher", lambda device: made),
-        patch.object(arriving, "refuse_host_memory", lambda library, views: 0),
+        patch.object(shared, "dispatcher", lambda device: made),
+        patch.object(shared, "refuse_host_memory", lambda library, views: 0),
     ):
         yield
 
@@ -66,3 +65,33 @@ def test_rows_that_tma_cannot_read_are_refused() -> None:
     flags = torch.ones(2, dtype=torch.int32)
     with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
         products((4, 3), 0, flags).start(0, aligned(7, 9), aligned(9, 8), aligned(7, 8), 0)
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_sums_over_ranks_are_of_whole_tiles() -> None:
+    """A rank's launch is told its numbers, and addresses on every rank."""
+    told: list[Any] = []
+    sums = shared.SummedProducts((128, 64), 1, (1 << 24, 1 << 25), (0, 1 << 24), PLAIN, "cpu")
+    a, b, out = aligned(192, 72), aligned(72, 64), aligned(64, 64)
+    plan = sums.plan(0, a, b)
+    (step,) = plan.steps
+    assert step.launch.options["batching"] == {"shards": 2, "own_row": 0, "own_rank": 1, "most_rows": 128}
+    with patch.object(type(step.launch), "launch", lambda self, stream, *addresses: told.extend(addresses)):
+        sums.start(0, a, b, out, 0)
+    assert told[:3] == [a.data_ptr(), b.data_ptr(), out.data_ptr() - 128 * 64 * 2]
+    assert told[4:] == [sums._sums.data_ptr(), sums._flags.data_ptr()] and sums._sums.tolist() == [1 << 24, 1 << 25]
+    assert sums.words == {((64,), plan.words)}
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_rows_that_end_inside_tiles_are_not_summed_over_ranks() -> None:
+    sums = shared.SummedProducts((100, 92), 0, (1 << 24, 1 << 25), (0, 1 << 24), PLAIN, "cpu")
+    with pytest.raises(LaunchError, match="adds up over ranks"):
+        sums.plan(0, aligned(192, 72), aligned(72, 64))
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_more_tiles_than_flags_are_refused() -> None:
+    sums = shared.SummedProducts((128, 64), 0, (1024, 1024), (0, 0), PLAIN, "cpu")
+    with pytest.raises(LaunchError, match="more tiles than there are flags"):
+        sums.plan(0, aligned(192, 72), aligned(72, 64))

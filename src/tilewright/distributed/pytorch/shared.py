@@ -1,0 +1,109 @@
+"""Products that the ranks of a group share, each by one kernel, on GPUs of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import LaunchError
+from tilewright.frontend.compute import refuse_host_memory, views_of
+from tilewright.frontend.options import Options
+from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.requests import checked, requests_of
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.plan import Place, Plan
+from tilewright.planning.stack import Shards
+from tilewright.units import ceil_div
+
+torch: Any = extras.require("torch", "Multiplying on several GPUs")
+
+
+class _Products:
+    """`a @ b` of several b, by their numbers; all calls with one number look alike."""
+
+    def __init__(self, shards: Shards, options: Options, device: Any) -> None:
+        self._shards, self._options = shards, options
+        self._starts = torch.tensor(shards.starts, dtype=torch.int32, device=device)
+        self._plans: dict[int, Plan] = {}
+
+    def plan(self, number: int, a: Any, b: Any) -> Plan:
+        """The launch of a product. Raises TilewrightError where no kernel computes it so, the first time of a
+        number."""
+        plan = self._plans.get(number)
+        if plan is None:
+            plan = self._plans[number] = self._planned(a, b)
+        return plan
+
+    def _run(self, plan: Plan, stream: int, told: Mapping[int, int]) -> None:
+        places = {int(Place.SHARD_STARTS): self._starts.data_ptr(), **told}
+        plan.run(stream, [places.get(place, 0) for place in range(max(places) + 1)])
+
+    def _planned(self, a: Any, b: Any) -> Plan:
+        views = views_of(LIBRARY, a, b)
+        pieces = requests_of(views, *checked(views, self._options), self._options)
+        plain = len(pieces) == 1 and pieces[0].is_at_start and not pieces[0].swapped
+        if not plain or pieces[0].request.algorithm is not None:
+            raise LaunchError(
+                f"Ranks cannot share a product of {tuple(a.shape)} by {tuple(b.shape)} that is more than one launch.",
+                hint="leave the product and the exchange to launches of their own.",
+            )
+        request = replace(pieces[0].request, shards=self._shards, without_workspace=True)
+        return dispatcher(refuse_host_memory(LIBRARY, views)).plan(request)
+
+
+class ArrivingProducts(_Products):
+    """Products whose kernels wait for the rows of each rank.
+
+    flags: the address of the flags that are waited for, one a rank; that of the own rank is always set.
+    """
+
+    def __init__(self, rows: Sequence[int], rank: int, flags: int, options: Options, device: Any) -> None:
+        super().__init__(Shards(tuple(rows), rank), options, device)
+        self._flags = flags
+        self._raised = torch.ones(len(rows), dtype=torch.int32, device=device)
+
+    def start(self, number: int, a: Any, b: Any, out: Any, stream: int, *, waits: bool = True) -> None:
+        """Start `out = a @ b` on a stream, by its address. a: memory of all rows. waits: for rows to arrive; else
+        whatever lies there is multiplied. Raises as `plan`."""
+        flags = self._flags if waits else self._raised.data_ptr()
+        told = {Place.A: a.data_ptr(), Place.B: b.data_ptr(), Place.OUT: out.data_ptr(), Place.SHARD_FLAGS: flags}
+        self._run(self.plan(number, a, b), stream, {int(place): address for place, address in told.items()})
+
+
+class SummedProducts(_Products):
+    """Products whose kernels add up over ranks, each of which keeps its rows.
+
+    sums, flags: the addresses, on each rank, of what it receives; flags are 0.
+    """
+
+    def __init__(
+        self, rows: Sequence[int], rank: int, sums: Sequence[int], flags: Sequence[int], options: Options, device: Any
+    ) -> None:
+        super().__init__(Shards(tuple(rows), rank, summed=True), options, device)
+        self.words: frozenset[tuple[tuple[int, ...], str]] = frozenset()
+        """The shapes of b, and what multiplies by them."""
+        self._sums, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (sums, flags))
+        self._anywhere, self._flag_bytes = sums[rank], sums[rank] - flags[rank]
+
+    def _planned(self, a: Any, b: Any) -> Plan:
+        groups = len(self._shards.rows) * ceil_div(max(self._shards.rows) + 256, 64)
+        if 4 * groups * (ceil_div(b.shape[1], 8) + 64) > self._flag_bytes:
+            raise LaunchError(f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more tiles than there are flags.")
+        plan = super()._planned(a, b)
+        self.words |= {(tuple(b.shape)[1:], plan.words)}
+        return plan
+
+    def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
+        """Start the product on a stream, by its address. out: own rows of the sum. Raises as `plan`."""
+        plan = self.plan(number, a, b)
+        behind = self._shards.starts[self._shards.rank] * b.shape[1] * out.element_size()
+        told = {
+            Place.A: a.data_ptr(),
+            Place.B: b.data_ptr(),
+            Place.OUT: out.data_ptr() - behind if out.numel() else self._anywhere,  # the kernel counts all rows
+            Place.RANK_SUMS: self._sums.data_ptr(),
+            Place.RANK_FLAGS: self._flags.data_ptr(),
+        }
+        self._run(plan, stream, {int(place): address for place, address in told.items()})

@@ -3,6 +3,9 @@ plans take on the GPUs of a host, beside the product alone, and NCCL and cuBLAS 
 
 python benchmarks/overlap.py [--write | --check]
 torchrun --nproc-per-node=2 benchmarks/overlap.py --measure [--shapes 2048x3584x8192,...] [--out FILE]
+python benchmarks/overlap.py --kernels [--shapes 2048x3584x8192,...] [--out FILE]
+
+--kernels takes one GPU: what the kernels that ranks share cost where nothing is waited for, beside plain ones.
 """
 
 from __future__ import annotations
@@ -213,17 +216,94 @@ def measure(shapes: list[tuple[int, int, int]], out: str) -> int:
     return int(wrong.item() > 0)
 
 
+def shared_kernels(shape: tuple[int, int, int]) -> tuple[dict[str, Way], Any, Any]:
+    """A rank's product of two, plain and by the kernels that ranks share, all of whose flags are set beforehand: the
+    sums that another rank would send are zero. The last way is what setting the flags of sums takes by itself."""
+    import torch
+
+    import tilewright
+    from tilewright.distributed.pytorch.shared import ArrivingProducts, SummedProducts
+    from tilewright.frontend.options import PLAIN
+
+    m, n, k = shape
+    rows, flag_bytes = (m // 2, m // 2), 8 << 20
+    a, b = drawn(m, k, seed=1), drawn(k, n // 2, seed=2)
+    raised = torch.ones(2, dtype=torch.int32, device="cuda")
+    memory = torch.zeros(2, flag_bytes + m * n * 2 + (64 << 20), dtype=torch.uint8, device="cuda")
+    addresses = [one.data_ptr() for one in memory]
+    arriving = ArrivingProducts(rows, 0, raised.data_ptr(), PLAIN, "cuda")
+    summed = SummedProducts(rows, 0, [one + flag_bytes for one in addresses], addresses, PLAIN, "cuda")
+    flags = memory[0, :flag_bytes].view(torch.int32)[: 1 << 17]
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def gathered() -> Any:
+        out = a.new_empty(m, n // 2)
+        arriving.start(0, a, b, out, stream)
+        return out
+
+    def scattered() -> Any:
+        out = a.new_empty(m // 2, n // 2)
+        flags.fill_(1)
+        summed.start(0, a, b, out, stream)
+        return out
+
+    ways: dict[str, Way] = {"torch.mm": lambda: torch.mm(a, b), "matmul": lambda: tilewright.matmul(a, b)}
+    ways |= {"waiting": gathered, "summing": scattered, "flags": lambda: flags.fill_(1)}
+    return ways, a.float() @ b.float(), 2.0**-7 * (a.float().abs() @ b.float().abs())
+
+
+def measure_kernels(shapes: list[tuple[int, int, int]], out: str) -> int:
+    """On one GPU: check every way, then time all in turn. Returns 1 where a result is wrong."""
+    import torch
+
+    found: list[dict[str, Any]] = []
+    wrong = 0
+    for shape in shapes:
+        ways, expected, bound = shared_kernels(shape)
+        for name, way in ways.items():
+            result = way()
+            if result.dim() == 2:
+                here = slice(0, result.shape[0])
+                if not ((result.float() - expected[here]).abs() <= bound[here] + 1e-6).all():
+                    print(f"{shape}, {name}: wrong", flush=True)
+                    wrong = 1
+        rounds = [{name: alone_timed_us(way) for name, way in ways.items()} for _ in range(ROUNDS)]
+        times = {name: round(statistics.median(one[name] for one in rounds), 2) for name in ways}
+        found.append({"shape": shape, "us": times})
+        print("x".join(map(str, shape)), json.dumps(times), flush=True)
+    if out:
+        gpu, version = torch.cuda.get_device_name(), torch.__version__
+        Path(out).write_text(json.dumps({"gpu": gpu, "torch": version, "times": found}, indent=1))
+    return wrong
+
+
+def alone_timed_us(way: Way) -> float:
+    """The mean time of calls one after the other."""
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    way()
+    begin.record()
+    for _ in range(REPETITIONS):
+        way()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end) * 1e3 / REPETITIONS)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--measure", action="store_true", help="under torchrun, one process a GPU")
+    parser.add_argument("--kernels", action="store_true", help="on one GPU")
     parser.add_argument("--shapes", default=",".join("x".join(map(str, shape)) for shape in MEASURED))
     parser.add_argument("--out", default="", help="a JSON file of what was measured")
     asked = parser.parse_args()
-    if asked.measure:
+    if asked.measure or asked.kernels:
         m_n_k = [tuple(map(int, shape.split("x"))) for shape in asked.shapes.split(",")]
-        return measure([(m, n, k) for m, n, k in m_n_k], asked.out)
+        shapes = [(m, n, k) for m, n, k in m_n_k]
+        return measure(shapes, asked.out) if asked.measure else measure_kernels(shapes, asked.out)
     page = PAGE.read_text(encoding="utf-8")
     if asked.write:
         PAGE.write_text(written(page), encoding="utf-8")

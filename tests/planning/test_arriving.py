@@ -45,6 +45,19 @@ def test_persistent_wgmma_kernels_wait(size: tuple[int, int, int], b: Order) -> 
     assert launch_of(plan).args[-2:] == (2, size[0] // 2)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_persistent_wgmma_kernels_add_up_over_ranks(rank: int) -> None:
+    """What each launch is told: other ranks' tiles come first, of which rows no tile has those of two ranks."""
+    gemm, rows = Gemm(2048, 3584, 4096, BF16, out=BF16), (1024, 1024)
+    shards = Shards(rows, rank, summed=True)
+    plan = paper_dispatcher(H200).plan(Request(gemm, alignment_of(gemm), shards=shards, without_workspace=True))
+    (step,) = plan.steps
+    assert step.multiplied is not None and isinstance(step.multiplied.config.kernel, WgmmaConfig)
+    assert 1024 % step.multiplied.config.kernel.m == 0 and not plan.scratch_bytes
+    assert step.pointers[3:] == ((Place.SHARD_STARTS, 0), (Place.RANK_SUMS, 0), (Place.RANK_FLAGS, 0))
+    assert launch_of(plan).args[-4:] == (2, (1024, 0)[rank], rank, 1024)
+
+
 def test_the_plan_of_each_rank_gathers() -> None:
     """The kernel that is chosen, on two ranks, with shards that end inside tiles."""
     rows = (100, 68)

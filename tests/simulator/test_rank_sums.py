@@ -12,6 +12,7 @@ import pytest
 
 from tests.lowering.test_ordered_sums import KINDS, schedule_at
 from tests.mutations.broken import edited, without
+from tests.simulator.test_ranks import KINDS as OTHER_KINDS
 from tests.simulator.test_ranks import paths_of
 from tilewright.dtypes import BF16, Array
 from tilewright.errors import LoweringError, SimulationError
@@ -38,7 +39,8 @@ EXCHANGED = (RANK_SUMS, RANK_FLAGS)
 
 
 def built(gemm: Gemm, name: str = "cooperative") -> Build:
-    return replace(build(gemm, schedule_at(gemm, KINDS[name])), split_k=SplitK.RANKS)
+    config = KINDS.get(name) or OTHER_KINDS[name]
+    return replace(build(gemm, schedule_at(gemm, config)), split_k=SplitK.RANKS)
 
 
 def ranks_of(kernel: Kernel, gemm: Gemm, rows: Sequence[int]) -> tuple[list[Operands], list[Rank]]:
@@ -77,6 +79,7 @@ def own_rows(gemm: Gemm, run: RanksRun, rows: Sequence[int]) -> list[Array]:
         pytest.param("ping-pong", (128, 128), 1, marks=pytest.mark.slow),
         pytest.param("cluster", (64, 0, 100), 2, marks=pytest.mark.slow),
         ("from registers", (0, 136), 9),
+        ("swap-AB", (32, 21), 3),
     ],
 )
 def test_each_rank_has_the_sum_of_its_rows(name: str, rows: tuple[int, ...], blocks: int) -> None:

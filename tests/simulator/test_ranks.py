@@ -31,6 +31,7 @@ KINDS: dict[str, WgmmaConfig] = {
     "cooperative": persistent(128, 128, 2, subtile=64),
     "cluster": clustered(persistent(64, 128, 1, subtile=64)),
     "ping-pong": replace(PING_PONG, tile=(64, 128, 64), subtile=64, stages=3),
+    "swap-AB": WgmmaConfig(tile=(32, 64, 64), consumers=1, swap_ab=True, stages=3, raster_rows=16, subtile=64),
 }
 GATHERED = ("A", SHARD_FLAGS)
 
@@ -86,6 +87,7 @@ def alone(gemm: Gemm, kernel_of: WgmmaConfig, operands: Operands) -> Array:
         ("cooperative", (130, 70), "moments"),
         ("cluster", (0, 136), "warps"),
         ("ping-pong", (65, 1, 70), "moments"),
+        ("swap-AB", (33, 20), "warps"),
     ],
 )
 def test_rows_are_gathered_while_kernels_run(

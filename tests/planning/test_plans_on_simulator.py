@@ -1,4 +1,4 @@
-"""Whole plans on the simulator: copies whose rows go on behind the last element, GEMV with parts of k."""
+"""Whole plans on the simulator: copies whose rows go on behind the last element, GEMV with split-K."""
 
 from __future__ import annotations
 

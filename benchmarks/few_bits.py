@@ -284,23 +284,37 @@ def in_turn(multiply: Callable[[Any], Any], weights: list[Any]) -> Callable[[], 
 
 
 def section(records: Path) -> str:
-    """The rows of records, and which of their kernels is today's choice."""
-    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
-    spec = device(origin["device"])
+    """The rows of records, each of the run whose line is before it, and which kernels are today's choices."""
+    origins: list[dict[str, Any]] = []
     lines = [
-        "| m | k x n | codes | kernel | chosen | µs | GB/s | cuBLAS, bf16, µs | of cuBLAS |",
-        "|---:|---|---|---|---|---:|---:|---:|---:|",
+        "| m | k x n | codes | kernel | chosen | µs | GB/s | cuBLAS, bf16, µs | of cuBLAS | run |",
+        "|---:|---|---|---|---|---:|---:|---:|---:|---:|",
     ]
-    for row in rows:
+    rows = []
+    for row in map(json.loads, records.read_text(encoding="utf-8").splitlines()):
+        if "device" in row:
+            origins.append(row)
+        else:
+            rows.append((row, len(origins)))
+    spec = device(origins[0]["device"])
+    for row, run in sorted(rows, key=lambda one: (BITS[one[0]["codes"]], one[0]["m"], one[0]["k"], one[0]["us"])):
         problem = CodedProduct(row["m"], CodedWeight(row["n"], row["k"], CODES[row["codes"]], GROUP))
         words, codes = row.get("swept") or row["kernel"], row["codes"]
         chosen = words_of(chosen_config(problem, spec), problem) == words
-        kernel = words.removeprefix(f"{codes} ").removeprefix("mma ")
-        cells = [row["m"], f"{row['k']} x {row['n']}", codes, kernel, "yes" if chosen else "no"]
-        cells += [row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}"]
+        cells = [
+            row["m"],
+            f"{row['k']} x {row['n']}",
+            codes,
+            words.removeprefix(f"{codes} "),
+            "yes" if chosen else "no",
+        ]
+        cells += [row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}", run]
         lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
-    return "\n".join([*lines, "", where])
+    told = [
+        f"{number}. {one['device']}, torch {one['torch']}, {one['date'][:10]}, {one['commit']}: `{one['command']}`"
+        for number, one in enumerate(origins, 1)
+    ]
+    return "\n".join([*lines, "", "Runs:", "", *told])
 
 
 def measured(asked: argparse.Namespace) -> int:

@@ -16,7 +16,11 @@ from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend import linear, matmul, quantize_weight
 from tilewright.frontend.libraries import DTypeError
 from tilewright.frontend.shapes import ShapeError
+from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.planning import dispatch
+from tilewright.planning.coded import chosen_config
+from tilewright.problem.coded_product import CodedProduct
+from tilewright.problem.epilogue import Epilogue
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +95,25 @@ def test_activations_that_lie_otherwise_and_out() -> None:
     sizes = np.abs(np.asarray(a, np.float64)) @ np.abs(exact)
     assert near(twice, 2 * (np.asarray(a, np.float64) @ exact) + 1, 2 * sizes + 1, F16.unit_roundoff)
     assert matmul(on_gpu(np.zeros((0, 64), np.float16)), weight).shape == (0, 24)
+
+
+@pytest.mark.parametrize("m", [1, 3, 24, 100])
+def test_out_and_a_bias_that_begin_at_odd_elements(m: int) -> None:
+    """Kernels that store several elements at once take neither as it lies."""
+    weight = quantize_weight(drawn(64, 24), bits=8, group=32)
+    a, bias = halves(m, 64), halves(24)
+    problem = CodedProduct(m, weight._kind, F16, F16, epilogue=Epilogue(bias="n"))
+    config = chosen_config(problem, device("H200"))
+    assert isinstance(config, CodedWgmmaConfig) and config.vector > 1
+    expected = matmul(a, weight, bias=bias)
+    assert np.any(expected)
+    for first in (1, 2, 4):
+        held, shifted = (on_gpu(np.full(size + 8, 7, np.float16)) for size in (m * 24, 24))
+        out, view = held[first : first + m * 24].reshape(m, 24), shifted[first : first + 24]
+        view[...] = bias
+        assert matmul(a, weight, bias=view, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+        assert (held[:first] == 7).all() and (held[first + m * 24 :] == 7).all()
 
 
 def test_bf16_and_groups_with_nan() -> None:

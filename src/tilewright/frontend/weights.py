@@ -26,7 +26,7 @@ from tilewright.units import format_bytes
 _CODES: dict[int, Codes] = {4: INT4, 8: E4M3_CODES}
 
 _ALIGNED = 16
-"""Bytes of which the addresses and rows of activations are multiples."""
+"""Bytes of which addresses, and rows of activations, are multiples where kernels read and write them."""
 
 
 def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> QuantizedWeight:
@@ -153,7 +153,7 @@ class QuantizedWeight:
                 held = self._checked_bias(bias, dtype)
                 if held.dtype is not dtype:
                     return self._multiplied(a, out, library.convert(bias, dtype), options)
-                if held.shape[0] > 1 and held.strides[0] != 1:
+                if (held.shape[0] > 1 and held.strides[0] != 1) or held.pointer % _ALIGNED:
                     return self._multiplied(a, out, library.spread(bias, held.shape), options)
             known = self._settled(view, bias is not None, options, a)
             if key is not None:
@@ -176,7 +176,8 @@ class QuantizedWeight:
         library.finished((a, bias, self._memory, result), self._device)
 
     def _into(self, out: Any, a: Any, bias: Any, options: Options, known: _Known) -> Any:
-        """The result in `out`, through an array of its own unless it lies in C order and apart from what is read."""
+        """The result in `out`, through an array of its own unless it lies in C order, at a multiple of 16 bytes, and
+        apart from what is read."""
         library, view = self._library, self._library.view(a)
         refuse_other_library(library, "out", out)
         target, dtype = writable_view(library, out), result_format(options, view.dtype)
@@ -184,7 +185,8 @@ class QuantizedWeight:
         if target.shape != shape or target.dtype is not dtype:
             raise ShapeError(f"`out` is {target.dtype} of shape {target.shape}, and the result {dtype} of {shape}.")
         read = [view] if bias is None else [view, library.view(bias)]
-        if target.strides == c_strides(shape) and not any(target.overlaps(one) for one in read):
+        lies = target.strides == c_strides(shape) and target.pointer % _ALIGNED == 0
+        if lies and not any(target.overlaps(one) for one in read):
             self._start(known, a, out, bias)
         else:
             result = known.make()

@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIZE ?= 256
 
+# Tests start hundreds of processes, and rewrite 500 modules: what Python compiles is kept, also where it was told not to.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: ladder test test-slow test-all mutants check docs gpu format golden clean
 .DEFAULT_GOAL := ladder
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from command_runs import Cli
+from made_up_winners import a_winner
 from test_table import Lists, Measurer, ours
-from tuning_fakes import OnPaper, a_winner, url_of
+from tuning_fakes import OnPaper, url_of
 
 from tilewright.cli import tune_list
 from tilewright.device.catalog import device

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from tuning_fakes import a_winner
+from made_up_winners import a_winner
 
 from tilewright.device.catalog import H200
 from tilewright.problem.gemm import Gemm

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tuning_fakes import a_winner
+from made_up_winners import a_winner
 
 from tilewright.errors import TilewrightError
 from tilewright.kernels.configuration import KernelConfig, from_data, to_data

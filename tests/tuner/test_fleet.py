@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from fleet_worker import PROBLEMS
-from tuning_fakes import a_winner, url_of
+from made_up_winners import a_winner
+from tuning_fakes import url_of
 
 from tilewright.device.catalog import H100, H200
 from tilewright.errors import LaunchError, ProblemError, TilewrightError

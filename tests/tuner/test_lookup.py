@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tuning_fakes import a_winner
+from made_up_winners import a_winner
 
 from tilewright.kernels.configuration import KernelConfig, described
 from tilewright.kernels.simt import SimtConfig

@@ -56,7 +56,7 @@ def test_tiles_of_every_width_are_candidates_each_legal() -> None:
     assert {64, 80, 128, 160} <= {kernel.n for kernel in kernels}
     assert {(1, 1), (2, 1), (1, 2), (4, 1), (1, 4)} == {kernel.cluster for kernel in kernels}
     assert {True, False} == {kernel.swap_ab for kernel in kernels} == {kernel.ping_pong for kernel in kernels}
-    for config in space.candidates[:: len(space.candidates) // 40]:
+    for config in space.candidates[:: len(space.candidates) // 20]:
         assert not space.reasons(config), config
 
 
@@ -135,7 +135,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
     whole = make_space(Gemm(512, 512, 512), H200, family="simt")
     kinds = {one.kind: one for one in whole.ranked}
-    space = Space(whole.gemm, H200, list(kinds.values())[:12])
+    space = Space(whole.gemm, H200, list(kinds.values())[:6])
     measurer: Any = OnPaper(gemm=space.gemm)
     ticks = count()
     with begun(measurer, H200, 2) as compilers:

@@ -15,9 +15,7 @@ from tilewright.tuner.compiling import Prepared
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Tuning
-from tilewright.winners.keys import DeviceKey, Key, ProblemKey, sources_version
 from tilewright.winners.plan_config import PlanConfig
-from tilewright.winners.winner import Winner
 
 CANDIDATES = tuple(PlanConfig(SimtConfig(stages=a, raster_rows=b)) for a in range(8) for b in range(6))
 
@@ -89,29 +87,6 @@ def a_study(folder: Path, seeds: tuple[PlanConfig, ...] = (), **options: Any) ->
 def a_search(folder: Path, measurer: Measurer, compilers: Compilers | None = None, **options: Any) -> Tuning:
     settings: dict[str, Any] = {"seconds": 1000.0, "now": measurer.clock, **options}
     return Tuning(a_study(folder), compilers or Compilers(), measurer, **settings)
-
-
-def a_winner(**changes: Any) -> Winner:
-    """The winner of a problem that nobody measured: only for tests."""
-    sizes = {name: changes.pop(name, 4096) for name in ("m", "n", "k")}
-    alignment = changes.pop("alignment", 16)
-    device = DeviceKey(changes.pop("device", "H200"), "9.0", 132)
-    problem = ProblemKey("f32", "f32", "f32", "f32", "NNN", alignment, **sizes)
-    values: dict[str, Any] = {
-        "key": Key(device, problem),
-        "config": PlanConfig(SimtConfig((128, 128, 16))),
-        "order": "ascending",
-        "kernel": "0123456789abcdef",
-        "sources": sources_version(),
-        "median_us": 100.0,
-        "tflops": 1.0,
-        "share_of_cublas": None,
-        "tried": 1,
-        "command": "tilewright tune",
-        "commit": "",
-        "date": "2026-01-01T00:00:00Z",
-    }
-    return Winner(**{**values, **changes})
 
 
 class OnPaper:

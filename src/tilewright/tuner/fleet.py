@@ -21,7 +21,6 @@ _LOOK_AGAIN_S = 2.0
 """Between two looks at whether another machine has died."""
 
 _WINNER = "winner"
-_OPTIONAL = ("dtype", "f32"), ("out", None), ("order", "NN")
 
 
 @dataclass(frozen=True, slots=True)

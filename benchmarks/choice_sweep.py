@@ -264,12 +264,23 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
     if asked.shapes is not None:
         layers = shapes_of_layers(layers_of(asked.shapes), tokens_of(asked.tokens))
         found += drawn(layers, formats, orders, seed=asked.seed, sample=asked.sample)
+    sizes = [(parsed(one), "asked") for one in asked.sizes.split(",") if one]
+    found += drawn(sizes, formats, orders, seed=asked.seed)
     if asked.suite:
         found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(tiny_shapes(asked.tiny, asked.seed), formats, orders, seed=asked.seed)
     return tuple(scaled for one in found for scaled in _with_scales(one, asked))
+
+
+def parsed(sizes: str) -> tuple[int, int, int]:
+    """
+    >>> parsed("77x4608x1152")
+    (77, 4608, 1152)
+    """
+    m, n, k = map(int, sizes.split("x"))
+    return m, n, k
 
 
 def _with_scales(one: Drawn, asked: argparse.Namespace) -> Iterator[Drawn]:
@@ -364,6 +375,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=Path)
     parser.add_argument("--tokens", type=Path)
     parser.add_argument("--suite", action="store_true", help="the problems of `tilewright bench` as well")
+    parser.add_argument("--sizes", default="", help="of problems, such as 77x4608x1152,768x16384x2048")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--order", default="NT")

@@ -178,10 +178,10 @@ def test_a_gpu_without_tensor_cores_for_a_format_multiplies_it_on_its_cuda_cores
 
 def test_estimates_tell_of_copies_and_parts() -> None:
     spec, aligned = device("H200"), Alignment(16, 16, 16)
-    turned = Gemm(4096, 4096, 4096, product=device_format("tf32"))
-    as_read = replace(turned, b=Order.COL)
+    turned = Gemm(4096, 4096, 4096, product=device_format("tf32"), a=Order.COL)
+    as_read = replace(turned, a=Order.ROW, b=Order.COL)
     (slow, config), (fast, other) = (ranked(gemm, spec, aligned)[0] for gemm in (turned, as_read))
-    assert config.packed == {"B"} and not other.packed
+    assert config.packed == {"A"} and not other.packed
     assert 20 < slow - fast < 80  # 134 MB moved, and a launch
 
 

@@ -238,7 +238,7 @@ def test_a_group_of_tf32_has_a_kernel_with_tensor_cores_for_it_and_without(name:
     dispatcher = paper_dispatcher(device(name))
     if name == "H200":
         dispatcher.kernels = WithoutTf32(dispatcher.gpu, dispatcher.spec)
-    requests = tuple(Request(problem(size, 64, 64, "tf32"), Alignment(16, 16, 16)) for size in (64, 128))
+    requests = tuple(Request(problem(size, 64, 64, "tf32"), Alignment(16, 16, 16)) for size in (64, 128, 192, 256))
     assert not dispatcher.is_better_alone(requests)
     assert "mma" not in dispatcher.group(requests).launch.source.text
 

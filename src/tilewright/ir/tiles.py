@@ -296,9 +296,10 @@ def fragment_of(program: Program, operand: OperandName) -> Fragment | None:
     instruction = program.tensorized.instruction
     if operand == "C":
         return instruction.c
+    left = instruction.left if instruction.reads_shared else instruction.a
     if not program.is_turned:
-        return instruction.a if operand == "A" else instruction.b
-    other = instruction.b if operand == "A" else instruction.a
+        return left if operand == "A" else instruction.b
+    other = instruction.b if operand == "A" else left
     return None if other is None else other.turned
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.dtypes import BF16, F16, F32, I32
+from tilewright.dtypes import BF16, F16, F32, I32, TF32_FORMATS
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import Wgmma
 from tilewright.ir.buffer import Ref, Space
@@ -265,7 +265,8 @@ def _check_wgmma(stmt: Wgmma, scope: _Scope, after: str) -> None:
         return
     if stmt.a.buffer.space is not Space.REGISTER or stmt.instruction.left is None:
         _fail(after, stmt, f"{stmt.instruction.name} takes no fragment of A from {stmt.a.buffer.name}")
-    if stmt.a.buffer.dtype is not stmt.instruction.product:
+    product = stmt.instruction.product
+    if stmt.a.buffer.dtype is not (F32 if product in TF32_FORMATS else product):
         _fail(after, stmt, f"{stmt.instruction.name} does not multiply {stmt.a.buffer.dtype}")
 
 

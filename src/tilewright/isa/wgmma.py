@@ -5,10 +5,19 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate In
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.device.arch import Feature
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, TF32, DType
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import LEFT_16X16, warpgroup_accumulator, warpgroup_left
+from tilewright.layout.fragment import (
+    LEFT_16X8,
+    LEFT_16X16,
+    WARPGROUP_LEFT_PAIRED,
+    warpgroup_accumulator,
+    warpgroup_accumulator_paired,
+    warpgroup_left,
+)
 
 K_BYTES = 32
 """Bytes of k that one instruction multiplies, in every format."""
@@ -45,11 +54,33 @@ def _instruction(n: int, product: DType, accumulate: DType, product_b: DType | N
         Feature.WGMMA,
         "PTX ISA 9.0, wgmma.mma_async",
         product_b=product_b,
-        left=warpgroup_left(LEFT_16X16) if product.bytes == 2 else None,
+        left=_LEFT.get(product.bytes),
     )
 
 
-WGMMA = (
+_LEFT = {2: warpgroup_left(LEFT_16X16), 4: warpgroup_left(LEFT_16X8)}
+"""Who holds which element of A in registers, by the bytes of an element."""
+
+_PAIRED = ".paired"
+
+
+def _with_paired_rows(plain: MatrixInstruction) -> MatrixInstruction:
+    """The same instruction, its rows in another order: that of A in registers is free, if the sum's is the same."""
+    family = f"{plain.family}{_PAIRED}"
+    return replace(plain, family=family, c=warpgroup_accumulator_paired(plain.n), left=WARPGROUP_LEFT_PAIRED)
+
+
+def numbered_by_ptx(instruction: MatrixInstruction) -> MatrixInstruction:
+    """The same instruction with the rows as PTX numbers them, whatever a kernel takes them for."""
+    if not instruction.family.endswith(_PAIRED):
+        return instruction
+    family, left = instruction.family.removesuffix(_PAIRED), _LEFT[instruction.product.bytes]
+    return replace(instruction, family=family, c=warpgroup_accumulator(instruction.n), left=left)
+
+
+_PLAIN = (
     *(_instruction(n, product, accumulate) for product, accumulate in _FORMATS for n in WIDTHS),
     *(_instruction(n, a, F32, b) for a, b in _MIXED for n in WIDTHS),
 )
+
+WGMMA = (*_PLAIN, *(_with_paired_rows(one) for one in _PLAIN if one.product is TF32))

@@ -137,11 +137,14 @@ def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
     k_bytes = c.k * gemm.dtype.bytes
     products = len(gemm.products)
     instructions = products * rows / INSTRUCTION_ROWS * (k_bytes / 32)
+    held = c.left_in_registers
+    fragments = _shared("left_frag", "load", held * rows * k_bytes / (WARP_THREADS * 8), width=8)
     step = Phase(
         matrix_flops=products * 2.0 * c.m * c.n * c.k,
         matrix_instructions=4.0 * instructions,
         other=8.0 * instructions,
-        operand_bytes=instructions * (INSTRUCTION_ROWS + columns) * 32,
+        operand_bytes=instructions * (INSTRUCTION_ROWS * (1 - held) + columns) * 32,
+        accesses=(fragments,),
         tma_bytes=wgmma.stage_rows(c) * k_bytes,
         fp32=c.m * c.n / WARP_THREADS * wgmma.promotions(c),
     )

@@ -80,19 +80,29 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
 def wgmma_core(gemm: Gemm) -> Columns:
     """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
     depends on formats and orders alone; a table of each is kept."""
-    a, b = (gemm.a, gemm.b) if reads_orders(gemm) else (Order.ROW, Order.COL)  # packing transposes them
-    key = (gemm.dtype, gemm.product, gemm.out, a, b, gemm.c, gemm.pieces, tma_stores(gemm))
+    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm))
     found = _CORES.get(key)
-    if found is None:
-        gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
-        if (a, b) != (gemm.a, gemm.b):
-            gemm = replace(gemm, a=a, b=b, lda=0, ldb=0)
-        staged = (0, 1) if stages_c(gemm) else (0,)
-        options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
-        c = _wgmma_tiles(gemm, options)
-        c = c[c.staged >= c.persistent * max(staged)]
-        found = _CORES[key] = c.with_columns(per_sm=wgmma.blocks_per_sm(c))
+    if found is not None:
+        return found
+    gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
+    orders = [(gemm.a, gemm.b)]
+    if not reads_orders(gemm):  # packing transposes what is not along k, or leaves what is read through registers
+        orders = [(Order.ROW, Order.COL)]
+        if gemm.multiplies_tf32:
+            orders += [(Order.ROW, Order.ROW)] * (gemm.b is Order.ROW)
+            orders += [(Order.COL, Order.COL)] * (gemm.a is Order.COL)
+    tables = [_own_core(replace(gemm, a=a, b=b, lda=0, ldb=0)) for a, b in orders]
+    found = _CORES[key] = joined(*tables) if len(tables) > 1 else tables[0]
     return found
+
+
+def _own_core(gemm: Gemm) -> Columns:
+    """Those for operands that lie as they are read."""
+    staged = (0, 1) if stages_c(gemm) else (0,)
+    options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
+    c = _wgmma_tiles(gemm, options)
+    c = c[(c.staged >= c.persistent * max(staged)) | (c.left_in_registers > 0)]
+    return c.with_columns(per_sm=wgmma.blocks_per_sm(c))
 
 
 def mma_core(gemm: Gemm) -> Columns:
@@ -129,7 +139,9 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
-    common |= {"accumulators": (1,), "cluster_k": (1,)}
+    across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)
+    held = across == 1 and gemm.dtype.bytes == 4 and gemm.multiplies_tf32
+    common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),)}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(

@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tilewright.ir.program import GROUP_LANES, RasterOrder
+from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,
     columns_of,
+    fragments_of,
     producer_registers,
     rows_of,
     scale_bytes,
@@ -28,11 +30,11 @@ from tilewright.kernels.wgmma_steps import (
     WgmmaTile,
     loaded_by_tma,
     nest,
-    reads_orders,
     staged,
     stages_c,
     stored_in_subtiles,
     stored_per_thread,
+    through_registers,
     tma_stores,
 )
 from tilewright.layout.epilogue import default_subtile
@@ -61,6 +63,13 @@ _BESIDE_INSTRUCTION = 26
 _BESIDE_PROMOTED = 16
 """Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
 kernels."""
+
+_FRAGMENT_REGISTERS = 16
+"""Registers of a thread for 64 rows of a k tile that are read through registers: 64 x 32 elements."""
+
+_SEVERAL_OF_PERSISTENT = 8
+"""More of a persistent block for several times 64 rows: with fewer NVRTC 13.0 spills up to 24 bytes. Found by compiling
+80 drawn kernels."""
 
 _READERS = 2
 """Blocks that read a tile, at most, of an operand that leaves the L2 first."""
@@ -101,6 +110,8 @@ class WgmmaConfig(Tiled):
     pieces: tiles of A and of B in a stage: the pieces of operands that are f32
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
+    left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
+    it lies with m or n contiguous, which wgmma cannot read from shared memory
     """
 
     consumers: int = 2
@@ -119,12 +130,13 @@ class WgmmaConfig(Tiled):
     pieces: int = 1
     accumulators: int = 1
     cluster_k: int = 1
+    left_in_registers: bool = False
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first", "cluster_k"),
+        *("accumulators", "evict_first", "cluster_k", "left_in_registers"),
     )
 
     @property
@@ -137,7 +149,8 @@ class WgmmaConfig(Tiled):
 
     @property
     def steps_tile(self) -> WgmmaTile:
-        return WgmmaTile(self.m, self.n, 1 if self.ping_pong else self.consumers, swap_ab=self.swap_ab)
+        sharing = 1 if self.ping_pong else self.consumers
+        return WgmmaTile(self.m, self.n, sharing, swap_ab=self.swap_ab, left_in_registers=self.left_in_registers)
 
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
         """Why this kernel cannot compute a problem as its operands lie, in words; empty if it can."""
@@ -151,6 +164,7 @@ class WgmmaConfig(Tiled):
             *staged(gemm, tile),
             *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
+            *through_registers(tile),
             Specialize(registers=self.register_budget(gemm), ping_pong=self.consumers if self.ping_pong else 1),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
@@ -207,7 +221,10 @@ def registers_beside(config: Any) -> Column:
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
     unstaged = np.where(config.cluster_k > 1, 112, unstaged)
     wide = columns_of(config) > _TRANSPOSED_COLUMNS
-    return np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
+    beside = np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
+    fragments = fragments_of(config)
+    held = _FRAGMENT_REGISTERS * fragments + _SEVERAL_OF_PERSISTENT * config.persistent * (fragments > 1)
+    return beside + held * config.left_in_registers
 
 
 def promotions(config: Any) -> Column:
@@ -320,6 +337,17 @@ def _splits_atom(rows: Column, gemm: Gemm) -> Column:
     return rows * gemm.dtype.bytes % 32 != 0
 
 
+def reads(c: Any, gemm: Gemm) -> Column:
+    """Whether kernels read A and B as they are stored: along k; of 2 bytes in any order; along m or n one of tf32, as
+    far as it is read through registers."""
+    held = c.left_in_registers > 0
+    if transposes(gemm.multiplied):
+        return np.logical_not(held)
+    a_across, b_across = gemm.a is Order.COL, gemm.b is Order.ROW
+    rows, columns = np.where(c.swap_ab, b_across, a_across), np.where(c.swap_ab, a_across, b_across)
+    return np.logical_not(columns) & (held == rows) & (np.logical_not(held) | (gemm.dtype.bytes == 4))
+
+
 def _depth(gemm: Gemm) -> int:
     """Elements of k of an instruction."""
     return DEPTH_BYTES // gemm.dtype.bytes
@@ -360,8 +388,18 @@ LAWS: tuple[Law, ...] = (
         ),
     ),
     Law(
-        lambda c, g: c.m < 0 if reads_orders(g) else c.m >= 0,
-        lambda c, g: f"wgmma transposes 2-byte operands only, and those of {g} are {g.dtype}",
+        lambda c, g: np.logical_not(reads(c, g)),
+        lambda c, g: (
+            f"wgmma transposes 2-byte operands only, and those of {g} are {g.dtype}; of tf32 it reads one, that of its "
+            "rows, through registers where m or n is contiguous, and only there"
+        ),
+    ),
+    Law(
+        lambda c, g: (
+            (c.left_in_registers > 0)
+            & ((c.subtile > 0) | (c.promote_every > 0) | (c.pieces > 1) | (c.accumulators > 1))
+        ),
+        lambda c, g: "an operand is read through registers for one sum, which is neither staged nor promoted",
     ),
     Law(
         lambda c, g: _splits_atom(c.m, g) if g.a is Order.COL else c.m < 0,

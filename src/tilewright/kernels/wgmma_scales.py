@@ -32,7 +32,7 @@ def sharing(c: Any) -> Column:
     return c.consumers - (c.consumers - 1) * c.ping_pong
 
 
-def _fragments_of(config: Any) -> Column:
+def fragments_of(config: Any) -> Column:
     """Fragments of 64 rows of a warpgroup."""
     return rows_of(config) // (INSTRUCTION_ROWS * sharing(config))
 
@@ -43,7 +43,7 @@ def scale_registers(config: Any, gemm: Gemm) -> Column:
     if scales is None:
         return 0
     rows, columns = (np.where(config.swap_ab, *sides) for sides in ((scales.b, scales.a), (scales.a, scales.b)))
-    of_rows = _fragments_of(config) * np.where(rows == 1, 2, 1)
+    of_rows = fragments_of(config) * np.where(rows == 1, 2, 1)
     across = columns_of(config)
     return of_rows + np.where(columns == 1, across // 4, across // np.gcd(across, np.maximum(columns, 1)))
 

@@ -13,11 +13,12 @@ from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.isa.wgmma import transposes
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import default_subtile, subtile_layout
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
     Epilogue,
+    Prefetch,
     Relayout,
     Reorder,
     Split,
@@ -47,6 +48,7 @@ class WgmmaTile:
     """The tile of a block. m, n: elements. consumers: warpgroups that share its rows. k_bytes: bytes of k.
 
     swap_ab: the 64 rows of an instruction run along n, and its columns along m; the consumers share columns of C.
+    left_in_registers: the operand of those rows, in which m or n is contiguous, is read through registers.
     """
 
     m: int = 128
@@ -54,6 +56,12 @@ class WgmmaTile:
     consumers: int = 1
     k_bytes: int = SWIZZLE_ATOM_BYTES
     swap_ab: bool = False
+    left_in_registers: bool = False
+
+    @property
+    def left(self) -> OperandName:
+        """The operand of an instruction's rows."""
+        return "B" if self.swap_ab else "A"
 
     @property
     def accumulators(self) -> int:
@@ -72,21 +80,25 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
     shared = tile.consumers > 1
     rows, columns = ("n", "m") if tile.swap_ab else ("m", "n")
     down, across = (tile.n, tile.m) if tile.swap_ab else (tile.m, tile.n)
+    halves = tile.left_in_registers
+    instruction = f"wgmma.m64n{across}k{depth}{'.paired' if halves else ''}"
     return (
         Split(rows, down, into=(f"{rows}_block", f"{rows}_in" if shared else f"{rows}_own")),
         *((Split(f"{rows}_in", down // tile.consumers, into=(f"{rows}_group", f"{rows}_own")),) if shared else ()),
         Split(f"{rows}_own", INSTRUCTION_ROWS, into=(f"{rows}_frag", f"{rows}_mma")),
         Split(columns, across, into=(f"{columns}_block", f"{columns}_mma")),
         Split("k", tile.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
-        Split("k_in", depth, into=("k_step", "k_mma")),
+        *((Split("k_in", tile.k_bytes // gemm.dtype.bytes // 2, into=("k_half", "k_pair")),) if halves else ()),
+        Split("k_pair" if halves else "k_in", depth, into=("k_step", "k_mma")),
         Reorder(
-            *("m_block", "n_block", *((f"{rows}_group",) if shared else ()), "k_tile", "k_step", f"{rows}_frag"),
+            *("m_block", "n_block", *((f"{rows}_group",) if shared else ()), "k_tile"),
+            *(*(("k_half",) if halves else ()), "k_step", f"{rows}_frag"),
             *(f"{rows}_mma", f"{columns}_mma", "k_mma"),
         ),
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
         *((Bind(f"{rows}_group", Level.WARPGROUP),) if shared else ()),
-        Tensorize(f"{rows}_mma", f"{columns}_mma", "k_mma", using=f"wgmma.m64n{across}k{depth}"),
+        Tensorize(f"{rows}_mma", f"{columns}_mma", "k_mma", using=instruction),
         Accumulate(over="k_tile", promote_every=promote_every),
         Epilogue(),
     )
@@ -101,6 +113,20 @@ def staged(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
         *(Stage(name, Space.SHARED, under="k_tile") for name in gemm.factors),
         *(Relayout(f"{name}_tile", arrangement=SwizzleAtoms(w // element, w)) for name, w in wide.items()),
         Unroll("k_step"),
+    )
+
+
+def through_registers(tile: WgmmaTile) -> tuple[Step, ...]:
+    """Fragments of the operand of an instruction's rows, half a k tile of them while the MMAs of the other half read
+    theirs; a lane loads two neighbours along the rows at once."""
+    if not tile.left_in_registers:
+        return ()
+    name = f"{tile.left}_frag"
+    return (
+        Stage(tile.left, Space.REGISTER, under="k_half"),
+        Prefetch(name),
+        Vectorize(name, 2),
+        Unroll("k_half"),
     )
 
 
@@ -120,8 +146,10 @@ def loaded_by_tma(gemm: Gemm, evict_first: str = "") -> tuple[Step, ...]:
 
 
 def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
-    """Per-thread stores of C, of pairs where C's rows run along the columns of the instruction."""
-    return (Vectorize("C", 2),) if gemm.c is (Order.COL if tile.swap_ab else Order.ROW) else ()
+    """Per-thread stores of C, of pairs where C's rows run along the columns of the instruction, or its rows are in
+    pairs."""
+    along_columns = gemm.c is (Order.COL if tile.swap_ab else Order.ROW)
+    return (Vectorize("C", 2),) if along_columns or tile.left_in_registers else ()
 
 
 def stages_c(gemm: Gemm) -> bool:
@@ -179,7 +207,7 @@ def stored_in_subtiles(
 
 
 def reads_orders(gemm: Gemm) -> bool:
-    """Whether wgmma reads the operands as they are stored.
+    """Whether wgmma reads the operands from shared memory as they are stored.
 
     >>> from tilewright.dtypes import TF32
     >>> reads_orders(Gemm(8, 8, 8, product=TF32)), reads_orders(Gemm(8, 8, 8, product=TF32, b=Order.COL))

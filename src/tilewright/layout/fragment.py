@@ -228,6 +228,27 @@ def warpgroup_left(of_warp: Fragment) -> Fragment:
     return replace(of_warp, rows=4 * of_warp.rows, lanes=128, digits=digits)
 
 
+# Two neighbours along an instruction's rows are loaded at once from rows of 128 bytes in swizzle atoms, a row for each
+# lane of a quad. Half a warp reads all banks once where its four rows of quads begin at 0, 2, 16 and 18: the XOR by the
+# row permutes four pieces of 16 bytes, and 16 elements on lie the other four.
+_PAIRED_ROWS = (_lane(32, 2, 0, 8), _lane(64, 2, 0, 32), _lane(4, 2, 0, 2), _lane(8, 2, 0, 16), _lane(16, 2, 0, 4))
+
+WARPGROUP_LEFT_PAIRED = Fragment(
+    64, 8, 128, 4, (*_PAIRED_ROWS, _lane(1, 4, 1, 1), _register(1, 2, 0, 1), _register(2, 2, 1, 4))
+)
+"""A of wgmma.m64nNk8 in registers: 32-bit, m x k, with rows in pairs."""
+
+
+def warpgroup_accumulator_paired(columns: int) -> Fragment:
+    """D of wgmma.m64nNk8 with rows in pairs.
+
+    >>> warpgroup_accumulator_paired(128).element(lane=45, register=6)
+    (27, 10)
+    """
+    across = _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 1), _register(4, columns // 8, 1, 8)
+    return Fragment(64, columns, 128, columns // 2, (*_PAIRED_ROWS, *across))
+
+
 def opaque(rows: int, columns: int, registers: int) -> Fragment:
     """A fragment of which only the size is known: `registers` elements of storage in each of 32 lanes."""
     each = rows * columns // 32

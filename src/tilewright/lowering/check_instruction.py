@@ -9,7 +9,7 @@ from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wgmma import transposes
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
-from tilewright.lowering.products import swizzle_atoms_of
+from tilewright.lowering.products import held_in_registers, swizzle_atoms_of
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import OperandName
 
@@ -36,8 +36,12 @@ def check_instruction(program: Program) -> None:
         )
     operands = program.gemm.factors
     if program.tensorized.instruction.reads_shared:
+        held = held_in_registers(program)
         for operand in operands:
-            _check_in_shared(program, operand, name)
+            if held is not None and held.operand == operand:
+                _check_through_registers(program, held, name)
+            else:
+                _check_in_shared(program, operand, name)
         return
     for operand in operands:
         chain = program.chain(operand)
@@ -83,6 +87,31 @@ def _check_pieces(program: Program) -> None:
             note="what small products of infinities and NaN sum to is replaced before the last product of the stage.",
             hint="Tensorize(..., using='wgmma...'), Pipeline('k_tile'), Accumulate('k_tile', promote_every=...) with "
             "the k of a stage.",
+        )
+
+
+def _check_through_registers(program: Program, held: Staged, name: str) -> None:
+    """wgmma takes the operand of its rows from registers, in two halves, of a tile that TMA has brought."""
+    rows = "B" if program.is_turned else "A"
+    if held.operand != rows or tile_of(program, held).fragment is None:
+        raise LoweringError(
+            f"{name} takes no fragments of {held.operand} from registers.",
+            note="it takes those of the operand whose rows are its own, in formats whose layout is known.",
+            hint=f"leave Stage({held.operand!r}, Space.REGISTER, ...) out.",
+        )
+    source = source_of(program, held)
+    if source is None or source.route is not Route.TMA or not held.prefetched:
+        raise LoweringError(
+            f"{held.name!r} is not loaded in halves from a tile that TMA brings.",
+            note="wgmma still reads the registers of one half while the other is loaded; TMA rounds to tf32.",
+            hint=f"Transfer('{held.operand}_tile', Route.TMA), Pipeline(...), and Prefetch({held.name!r}) under a loop "
+            "of 2 inside the pipelined one.",
+        )
+    if accumulator_of(program).promotion is not None or len(program.gemm.products) > 1:
+        raise LoweringError(
+            f"Sums that {name} reads {held.operand} through registers for are neither promoted nor several.",
+            note="the products of a stage are several groups, and promotion waits for one.",
+            hint="leave promote_every out, or read both operands from shared memory.",
         )
 
 

@@ -40,7 +40,7 @@ from tilewright.lowering.generator import NOTHING_BESIDE, Beside
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
-from tilewright.lowering.products import multiply_shared, reads_shared
+from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
 from tilewright.lowering.rank_sums import RankSums
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
@@ -104,7 +104,10 @@ class Expansion:
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
         leave = self._epilogue.leave()
-        return Compute(self._sums, start, lambda env: self._products(inner, env), finish, leave, barriers)
+        held = held_in_registers(self.program)
+        fragments = () if held is None else (Alloc(tile_of(self.program, held).register_buffer),)
+        declared = (*self._sums.declared, *fragments)
+        return Compute(self._sums, declared, start, lambda env: self._products(inner, env), finish, leave, barriers)
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""
@@ -190,9 +193,20 @@ class Expansion:
         body = (*loads, *products, *self._nest(rest, env, beside))
         if self._sums is None or not reads_shared(self.program):
             return body
+        held = tuple(self._staged_under(Space.REGISTER, loop.name))
+        if held:
+            return self._through_registers(held, rest, env)
         if not any(self._staged_under(Space.SHARED, loop.name)):
             return body
         return (WgmmaFence(), *body, WgmmaCommit(), WgmmaWait(0, self._sums.first, origin=self._sums.name))
+
+    def _through_registers(self, held: tuple[Staged, ...], rest: tuple[Loop, ...], env: Env) -> Body:
+        """Fragments loaded, and the products that read them started: those of the step before are still under way, and
+        read the other half of the registers."""
+        assert self._sums is not None
+        loads = tuple(s for staged in held for s in copy_steps(self.program, staged, env).whole())
+        nest = self._nest(rest, env)
+        return (*loads, WgmmaFence(), *nest, WgmmaCommit(), WgmmaWait(1, origin=self._sums.name))
 
     def _promoted(self, loop: Loop, env: Env) -> Body:
         """At the end of an iteration: the promotion of the sum, where it counts these."""

@@ -71,10 +71,10 @@ def round_fragments(program: Program, tile: Tile, env: Env) -> Body:
     """Statements that round the fragments of a register tile where the problem asks for it.
 
     They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
-    when they have arrived, and the compiler lays the rounding between the products.
+    when they have arrived, and the compiler lays the rounding between the products. What TMA brings it has rounded.
     """
-    rounded = program.gemm.rounds_to
-    if tile.fragment is None or rounded is None:
+    rounded, source = program.gemm.rounds_to, source_of(program, tile.staged)
+    if tile.fragment is None or rounded is None or (source is not None and source.route is Route.TMA):
         return ()
     fragment, name = tile.fragment, tile.staged.name
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
-from tilewright.ir.buffer import Ref
+from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.clusters import cluster_size, readers
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
@@ -36,11 +36,28 @@ def multiply_shared(program: Program, sums: Sums, product: Product, env: Env) ->
     """The instruction that starts adding a product of the running tiles to its running sum."""
     assert program.tensorized is not None
     names = (product.b, product.a) if program.is_turned else (product.a, product.b)
-    a, b = (shared_matrix(program, name, env) for name in names)
+    last = program.chain(names[0])[-1]
+    held = last.space is Space.REGISTER
+    a = _fragment(program, last, env) if held else shared_matrix(program, names[0], env)
+    b = shared_matrix(program, names[1], env)
     d = Ref(sums.group, sums.tile_of(product.into))
     begins = next(one for one in program.gemm.products if one.into == product.into)
     first = _is_first(program, sums, env) if product == begins else None
     return Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name)
+
+
+def held_in_registers(program: Program) -> Staged | None:
+    """The tile of the operand that wgmma reads through registers; None where it reads both from shared memory."""
+    if not reads_shared(program):
+        return None
+    chains = (program.chain(name) for name in program.gemm.factors)
+    return next((chain[-1] for chain in chains if chain and chain[-1].space is Space.REGISTER), None)
+
+
+def _fragment(program: Program, staged: Staged, env: Env) -> Ref:
+    """Where the running fragment of an operand in registers begins."""
+    tile = tile_of(program, staged)
+    return Ref(tile.register_buffer, tile.register_index(env))
 
 
 def _is_first(program: Program, sums: Sums, env: Env) -> Expr:

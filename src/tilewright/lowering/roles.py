@@ -67,7 +67,7 @@ from tilewright.lowering.generator import (
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
-from tilewright.lowering.products import bulk_loads, expect, tensor_map
+from tilewright.lowering.products import bulk_loads, expect, held_in_registers, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
 from tilewright.lowering.spare_warps import Team, teams
@@ -82,9 +82,10 @@ def loaded_by_tma(program: Program, loop: Loop) -> bool:
 @dataclass(frozen=True)
 class Compute:
     """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
-    barriers: that one thread makes for them."""
+    declared: their registers; barriers: that one thread makes for them."""
 
     sums: Sums
+    declared: Body
     start: Body
     step: Callable[[Env], Body]
     finish: Body
@@ -220,7 +221,7 @@ class TmaKernel:
         return (
             SetRegisters(consumer.registers, grow=True),
             *own,
-            *self.compute.sums.declared,
+            *self.compute.declared,
             *self._scheduler.each(self._consume, behind=self._wait, share=share),
             *self.compute.leave,
         )
@@ -293,7 +294,15 @@ class TmaKernel:
         return (expect(self.program, tiles, signal), *loads)
 
     def _multiply(self, uses: NumberedStages, pending: int) -> tuple[Event, ...]:
-        """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted."""
+        """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted.
+        Those that read an operand through registers come in several groups, each of which is committed by itself."""
+        if held_in_registers(self.program) is not None:
+            return (
+                Event(always(*uses.lets(self._read.name))),
+                Event(always(WaitBarrier(self.full(self._read), uses.parity))),
+                Event(steps_of(self.compute.step)),
+                Event(always(*(() if pending else self._all_ended))),
+            )
         return (
             Event(always(*uses.lets(self._read.name))),
             Event(always(WaitBarrier(self.full(self._read), uses.parity), WgmmaFence())),
@@ -424,7 +433,8 @@ class TmaKernel:
     @property
     def _releases(self) -> int:
         """Threads of a warpgroup that give a stage back: MMAs end for all its warps together, loads do not."""
-        return GROUP_LANES // WARP_LANES if self._scales else 1
+        read = self._scales or held_in_registers(self.program) is not None
+        return GROUP_LANES // WARP_LANES if read else 1
 
     @property
     def _filling(self) -> int:
@@ -444,7 +454,7 @@ class TmaKernel:
             *self._init(with_empty=False),
             *self._wait,
             *pipeline.prologue(),
-            *self.compute.sums.declared,
+            *self.compute.declared,
             *self.compute.start,
             For(self._loop, self._count, pipeline.steady()),
             *left_over(self.compute.sums, self._loop, self._count),

@@ -229,7 +229,7 @@ def _promoted(kind: str, c: Columns, every: int, gemm: Gemm) -> Columns:
         c = c.with_columns(stages=np.minimum(c.stages, wgmma.deepest_ring(c, c.blocks, gemm)))
     registers = wgmma.registers_of(c) + scale_registers(c, gemm)
     fits = (registers <= wgmma.consumer_registers(c, gemm)) & blocks_fit(c, gemm)
-    return c.with_columns(promotes=fits)
+    return c.with_columns(promotes=fits & (c.left_in_registers == 0))
 
 
 CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)

@@ -17,9 +17,11 @@ import numpy as np
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
+from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
+from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
@@ -147,8 +149,9 @@ def plan_seconds(
     kind: str, tables: Sequence[tuple[Columns, Around]], gemm: Gemm, spec: DeviceSpec, *, corrected: int = CORRECTED
 ) -> list[Any]:
     """Of each plan of each table of a family: packing, the kernel, and what takes C from a workspace. Infinite where a
-    block does not fit on an SM. The host's time for further launches counts. corrected: so many of the best of all get
-    what measurements add to the estimate, where there are some of the family; the others follow behind them."""
+    block does not fit on an SM, or cannot read operands as they lie behind the packing. The host's time for further
+    launches counts. corrected: so many of the best of all get what measurements add to the estimate, where there are
+    some of the family; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
     fit = fit_for(kind, gemm.dtype) if spec.compute_capability == FITTED_FOR and gemm.pieces is None else Fit({})
     if fit.trees is None or not found:
@@ -162,7 +165,10 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     read = behind_packing(gemm, kind, packing)
     timed = wgmma_cost.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count) if kind == "wgmma" else None
     if timed is not None:
-        kernel = np.where(blocks_per_sm(kind, c, read, spec) > 0, timed.seconds, np.inf)
+        fits = blocks_per_sm(kind, c, read, spec) > 0
+        if not reads_orders(gemm):
+            fits = fits & wgmma.reads(c, read)
+        kernel = np.where(fits, timed.seconds, np.inf)
     else:
         kernel = kernel_seconds(kind, c, read, spec, around, sizes)
     before: Any = 0.0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tilewright.dtypes import F32, DType
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.problem.epilogue import PLAIN
@@ -45,14 +46,16 @@ class Packing(NamedTuple):
     tile_multiples: bool = False
 
 
+_K_MAJOR: Mapping[str, Order] = {"A": Order.ROW, "B": Order.COL}
 _OTHER: Mapping[Order, Order] = {Order.ROW: Order.COL, Order.COL: Order.ROW}
 
 
 def order_read(kind: str, packing: Packing | PlanConfig, gemm: Gemm, name: OperandName) -> Order:
-    """How a kernel of a family finds A or B: where its instructions cannot read them as they lie, K-major."""
-    if _needs_k_major(kind, gemm):
-        return Order.ROW if name == "A" else Order.COL
+    """How a kernel of a family finds A or B: K-major, what is packed where its instructions cannot read both as they
+    lie."""
     own = gemm.operand(name).order
+    if _needs_k_major(kind, gemm):
+        return _K_MAJOR[name] if name in packing.packed else own
     return _OTHER[own] if name in packing.transposed else own
 
 
@@ -63,13 +66,27 @@ def _needs_k_major(kind: str, gemm: Gemm) -> bool:
 
 def must_pack(kind: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
     """A and B, as far as a kernel of a family cannot read them as they lie."""
-    nothing = Packing()
-    return frozenset(
-        name
-        for name in PACKABLE
-        if (kind == "wgmma" and alignment.of(name) < TMA_BYTES)
-        or order_read(kind, nothing, gemm, name) is not gemm.operand(name).order
-    )
+    across = _across(gemm) if _needs_k_major(kind, gemm) else frozenset()
+    return across | _unserved(kind, alignment)
+
+
+def _across(gemm: Gemm) -> frozenset[OperandName]:
+    """The operands in which m or n is contiguous."""
+    return frozenset(name for name in PACKABLE if gemm.operand(name).order is not _K_MAJOR[name])
+
+
+def _unserved(kind: str, alignment: Alignment) -> frozenset[OperandName]:
+    """The operands that TMA cannot load."""
+    return _narrow(alignment) if kind == "wgmma" else frozenset()
+
+
+def through_registers(kind: str, gemm: Gemm, alignment: Alignment) -> OperandName | None:
+    """The operand in which m or n is contiguous that kernels of a family can read through registers, the larger of two:
+    the other is packed. None where there is none."""
+    if kind != "wgmma" or not gemm.multiplies_tf32 or gemm.pieces is not None or gemm.accumulators > 1:
+        return None
+    left = _across(gemm) - _unserved(kind, alignment)
+    return max(left, key=lambda name: (gemm.m if name == "A" else gemm.n, name), default=None)
 
 
 def worth_transposing(kind: str, gemm: Gemm) -> frozenset[OperandName]:
@@ -85,7 +102,9 @@ def ways_to_pack(kind: str, gemm: Gemm, alignment: Alignment) -> tuple[Packing, 
     have transposed; and both operands padded to tile multiples, where edges would need guards."""
     needed, narrow = must_pack(kind, gemm, alignment), _narrow(alignment)
     transposed = worth_transposing(kind, gemm)
-    ways = [Packing(needed), Packing(needed | narrow), Packing(needed | narrow | transposed, transposed)]
+    held = through_registers(kind, gemm, alignment)
+    ways = [] if held is None else [Packing(needed - {held})]
+    ways += [Packing(needed), Packing(needed | narrow), Packing(needed | narrow | transposed, transposed)]
     edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
     if pads_to_tiles(kind, gemm) and (alignment.least < TMA_BYTES or edges):
         ways.append(Packing(frozenset(PACKABLE), fastest_transposed(gemm), tile_multiples=True))
@@ -116,6 +135,13 @@ def fitted(config: PlanConfig, gemm: Gemm, alignment: Alignment) -> PlanConfig:
         return replace(config, transposed=fastest_transposed(gemm))
     transposed = config.transposed & worth_transposing(kind, gemm)
     packed = must_pack(kind, gemm, alignment) | (config.packed & _narrow(alignment))
+    kernel = config.kernel
+    if isinstance(kernel, WgmmaConfig) and kernel.left_in_registers:
+        left = kernel.steps_tile.left
+        if left in _across(gemm) and left not in _unserved(kind, alignment):
+            packed -= {left}
+        else:
+            config = replace(config, kernel=replace(kernel, left_in_registers=False))
     return replace(config, packed=packed | transposed, transposed=transposed)
 
 

@@ -25,7 +25,7 @@ from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
-from tilewright.kernels.wgmma_steps import tma_stores
+from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.candidates import (
@@ -181,7 +181,8 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
     """What makes most of a plan's speed: all but the options of an epilogue, a raster or a launch."""
     kernel = config.kernel
     around = (kernel.kind, kernel.split_k, config.packed, config.transposed, config.tile_multiples)
-    names = ("tile", "consumers", "ping_pong", "swap_ab", "cluster", "cluster_k", "persistent", "warp_tile", "lanes_m")
+    blocks = ("tile", "consumers", "ping_pong", "cluster", "cluster_k", "persistent")
+    names = (*blocks, "swap_ab", "left_in_registers", "warp_tile", "lanes_m")
     return (*around, *(getattr(kernel, name, None) for name in names))
 
 
@@ -202,7 +203,7 @@ def ranked(
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
     for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
-        direct = any(one.kind == "wgmma" and not one.packing.packed for one in tables)
+        direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
         if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
             break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
         whole = keep_order or stack is not None

@@ -19,6 +19,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.wgmma_scales import fragments_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import Trees, fit_for
@@ -27,6 +28,12 @@ from tilewright.problem.gemm import Gemm, OperandName, Order
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
+
+_FRAGMENT_LOADS = 8
+"""Loads by a thread of 64 rows of a k tile, two neighbours each."""
+
+_LOAD_CLOCKS = 40
+"""From a load of shared memory to the MMAs that read its value. Assumed, not fitted: no sweep has such kernels yet."""
 
 _CLUSTERED_SMS = 120 / 132
 """The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits.
@@ -115,6 +122,13 @@ def read_bytes(c: Any, gemm: Gemm) -> Column:
     return instructions * (INSTRUCTION_ROWS + columns) * (SWIZZLE_ATOM_BYTES / 4)
 
 
+def fragment_clocks(c: Any) -> Column:
+    """Clocks of a k tile in which a warpgroup reads an operand through registers, half a tile at a time: what a lane
+    asks for takes a turn of its scheduler each, and a latency. MMAs of the other half are under way meanwhile."""
+    loads = c.left_in_registers * fragments_of(c) * _FRAGMENT_LOADS
+    return loads * np.where(c.ping_pong, 1, c.consumers) + 2 * _LOAD_CLOCKS * c.left_in_registers
+
+
 def least_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
     """Clocks of a k tile that an SM takes at least for each of its blocks: of MMAs, or of shared memory, which serves
     their reads and what arrives."""
@@ -165,6 +179,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         asked = asked_rows(gemm, "A", a_rows, c.cluster_n) + asked_rows(gemm, "B", b_rows, c.cluster_m)
         stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
         slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (used.latency + mma) / c.stages)
+        slowest = np.maximum(slowest, fragment_clocks(c))
         together = _together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)

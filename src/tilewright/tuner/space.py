@@ -66,7 +66,7 @@ class Candidate:
         around = (kernel.kind, kernel.split_k, self.config.packed, self.config.transposed, self.config.tile_multiples)
         if isinstance(kernel, GemvConfig):
             return around
-        names = ("ping_pong", "cluster", "cluster_k", "persistent", "swap_ab", "warp_tile")
+        names = ("ping_pong", "cluster", "cluster_k", "persistent", "swap_ab", "warp_tile", "left_in_registers")
         return (*around, kernel.m, kernel.n, *(getattr(kernel, name, None) for name in names))
 
 

@@ -36,6 +36,7 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
+from tilewright.isa.wgmma import numbered_by_ptx
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
 from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
 from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
@@ -165,7 +166,7 @@ class Compiler:
         return tuple(self.place(part) for part in at)
 
     def _multiply(self, stmt: Wgmma) -> WgmmaStep:
-        instruction = stmt.instruction
+        instruction = numbered_by_ptx(stmt.instruction)
         sums = self.values.run(stmt.d, instruction.c.registers)
         fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
         if isinstance(stmt.a, Ref):

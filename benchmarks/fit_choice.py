@@ -57,7 +57,7 @@ FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
-_LONG_WEIGHS = 4.0
+_LONG_WEIGHS = 20.0
 """A time of a long graph, by one of a short graph."""
 
 _OUTLIER = 4.0

@@ -29,7 +29,7 @@ class FakeSweep:
         if self.count in self.wrong:
             raise TilewrightError("tilewright is wrong")
         share = self.count / 10
-        return SweepRow(str(drawn.problem), drawn.kind, drawn.source, 10.0, 10 * share, share, 1e-3, "wgmma")
+        return SweepRow(str(drawn.problem), drawn.kind, 10.0, 10 * share, share, 1e-3, "wgmma", source=drawn.source)
 
 
 def problems(count: int) -> tuple[Drawn, ...]:

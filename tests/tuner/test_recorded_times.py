@@ -14,7 +14,7 @@ from tilewright.tuner.measure import Measured
 from tilewright.tuner.study import TuningStudy
 from tilewright.winners.plan_config import PlanConfig
 
-RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "search_worklog_best_earlier.csv"
+RECORDED = Path(__file__).with_name("search_worklog_best_earlier.csv")
 
 
 def as_a_plan(trial: dict[str, str]) -> PlanConfig:

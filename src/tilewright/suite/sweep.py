@@ -34,17 +34,18 @@ class SweepRow:
     """One problem of a sweep.
 
     kind: `linear`, `random`, `batched` or `grouped`, with `aligned` or `unaligned`. model_us: what the cost model
-    predicted for what ran; 0 where it was not asked. peer_ran: names of the peer's kernels, where they were profiled.
+    predicted for what ran; 0 where it was not asked. source: the model that has the layer, where it was kept.
+    peer_ran: names of the peer's kernels, where they were profiled.
     """
 
     problem: str
     kind: str
-    source: str
     us: float
     peer_us: float
     share: float
     error: float
     ran: str = ""
+    source: str = ""
     model_us: float = 0.0
     peer_ran: str = ""
 
@@ -52,7 +53,7 @@ class SweepRow:
     def format(self) -> str:
         """Its format, such as bf16; of FP8 with its scales and sums, such as `e4m3 row fast`.
 
-        >>> [SweepRow(one, "", "", 1, 1, 1, 0, "").format for one in ("8x8x8 e4m3 NT row", "2 x 8x8x8 bf16")]
+        >>> [SweepRow(one, "", 1, 1, 1, 0).format for one in ("8x8x8 e4m3 NT row", "2 x 8x8x8 bf16")]
         ['e4m3 row', 'bf16']
         """
         words = self.problem.split()

@@ -18,8 +18,8 @@ HEAD = """\
 of public models at usual token counts, and random sizes. Each result is checked against float64 within the error bound
 of its format. Then `tilewright.matmul` and `torch.mm` are captured into CUDA graphs, which are replayed in turn over
 rotated operands; the host's launch of a graph is not in its time, in rows of 2026-11-23 from commit c83a863 on. A share
-is cuBLAS's time over ours in the same run: above 1, ours is faster. FP8 stands beside `torch._scaled_mm`, batches beside
-`torch.bmm`, groups beside `torch._grouped_mm`.
+is cuBLAS's time over ours in the same run: above 1, ours is faster. FP8 stands beside `torch._scaled_mm`, batches
+beside `torch.bmm`, groups beside `torch._grouped_mm`.
 
 `tilewright bench --shapes-page docs/shapes.md` writes this page from the records.
 """

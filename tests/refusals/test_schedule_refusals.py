@@ -13,7 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Route
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import STEPS, Distribute, Relayout, Schedule, Split, Stage, Transfer
+from tilewright.schedule import STEPS, Accumulate, Distribute, Epilogue, Relayout, Schedule, Split, Stage, Transfer
 
 
 def refusal(schedule: Schedule, gemm: Gemm = GEMM) -> ScheduleError:
@@ -82,3 +82,15 @@ def test_only_steps_make_a_schedule() -> None:
     assert str(refused.value) == (
         "A schedule holds steps, not list ['k'].\n  Hint: write Schedule(Split(...), Bind(...)), not Schedule([...])."
     )
+
+
+def test_a_step_that_is_not_there_is_not_replaced() -> None:
+    schedule = Schedule(Split("k", 8, into=("k_tile", "k_in")), Accumulate(over="k_tile"))
+    with pytest.raises(ScheduleError) as refused:
+        schedule.insert(Epilogue(), after=Accumulate(over="k"))
+    assert str(refused.value) == (
+        "A schedule of 2 steps has Accumulate('k') 0 times, not once.\n"
+        "  Hint: name a step as it stands there: print(schedule)."
+    )
+    assert schedule.replace(schedule[0]) == Schedule(Accumulate(over="k_tile"))
+    assert schedule.insert(Epilogue(), after=schedule[1]) == Schedule(*schedule, Epilogue())

@@ -52,6 +52,29 @@ class Schedule:
         *_, last = self.programs(gemm)
         return last
 
+    def replace(self, step: Step, *by: Step) -> Schedule:
+        """This schedule with `by` in the place of a step; without the step where `by` is empty.
+
+        Raises ScheduleError unless the step is there once.
+
+        >>> from tilewright.schedule import Split
+        >>> wide = Split("k", 16, into=("k_tile", "k_in"))
+        >>> Schedule(Split("k", 8, into=("k_tile", "k_in"))).replace(Split("k", 8, into=("k_tile", "k_in")), wide)[0]
+        Split('k', 16, into=('k_tile', 'k_in'))
+        """
+        found = self.steps.count(step)
+        if found != 1:
+            raise ScheduleError(
+                f"A schedule of {len(self)} steps has {step!r} {found} times, not once.",
+                hint="name a step as it stands there: print(schedule).",
+            )
+        at = self.steps.index(step)
+        return Schedule(*self.steps[:at], *by, *self.steps[at + 1 :])
+
+    def insert(self, *steps: Step, after: Step) -> Schedule:
+        """This schedule with more steps behind one. Raises ScheduleError unless that one is there once."""
+        return self.replace(after, after, *steps)
+
     @property
     def text(self) -> str:
         """The schedule as Python, a step a line."""

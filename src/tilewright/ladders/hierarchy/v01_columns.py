@@ -1,22 +1,17 @@
 """v01: the fast thread index on columns: coalesced."""
 
 from tilewright.ir.program import Level
+from tilewright.ladders.hierarchy import v00_rows
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Accumulate, Bind, Epilogue, Reorder, Schedule, Split
+from tilewright.schedule import Bind, Schedule
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 32, into=("m_block", "m_thread")),
-        Split("n", 32, into=("n_block", "n_thread")),
-        Reorder("m_block", "n_block", "m_thread", "n_thread"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Bind("m_thread", Level.BLOCK_Y),
-        Bind("n_thread", Level.BLOCK_X),
-        Accumulate(over="k"),
-        Epilogue(),
+    return (
+        v00_rows.schedule(gemm)
+        .replace(Bind("m_thread", Level.BLOCK_X), Bind("m_thread", Level.BLOCK_Y))
+        .replace(Bind("n_thread", Level.BLOCK_Y), Bind("n_thread", Level.BLOCK_X))
     )
 
 

@@ -2,7 +2,8 @@
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, TWO_BARRIERS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Fuse, Reorder, Schedule, Split, Stage, Unroll
 
@@ -35,8 +36,8 @@ V02 = Rung(
     idea="block tiles of A and B in shared memory",
     schedule=schedule,
     claims=(
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        NO_LOAD_CONFLICTS,
+        TWO_BARRIERS,
     ),
     builds_on="v01",
     original_tflops={"NVIDIA H200": 9.216},

@@ -2,6 +2,7 @@
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
@@ -58,7 +59,7 @@ V06 = Rung(
     schedule=schedule,
     claims=(
         Claim("each result takes K/4 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 4),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="v04",
 )

@@ -1,55 +1,24 @@
 """v06 with 16-byte accesses."""
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level
+from tilewright.ladders.claims import TWO_BARRIERS
+from tilewright.ladders.hierarchy import v06_warp_tiles
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import (
-    Accumulate,
-    Bind,
-    Distribute,
-    Epilogue,
-    Fuse,
-    Relayout,
-    Reorder,
-    Schedule,
-    Split,
-    Stage,
-    Unroll,
-    Vectorize,
-)
+from tilewright.schedule import Distribute, Schedule, Stage, Vectorize
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 128, into=("m_block", "m_in")),
-        Split("n", 128, into=("n_block", "n_in")),
-        Split("m_in", 64, into=("m_warp", "m_lanes")),
-        Split("n_in", 32, into=("n_warp", "n_lanes")),
-        Split("m_lanes", 8, into=("m_lane", "m_reg")),
-        Split("n_lanes", 8, into=("n_lane", "n_reg")),
-        Split("k", 16, into=("k_tile", "k_in")),
-        Reorder("m_block", "n_block", "m_warp", "n_warp", "m_lane", "n_lane", "k_tile", "k_in", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Fuse("m_warp", "n_warp", into="warp"),
-        Bind("warp", Level.WARP),
-        Fuse("m_lane", "n_lane", into="lane"),
-        Bind("lane", Level.LANE),
-        Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", rows="k"),
-        Relayout("B_tile", rows="k"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
-        Unroll("k_in"),
-        Epilogue(),
+    return (
+        v06_warp_tiles.schedule(gemm)
+        .replace(Distribute("A_tile"), Distribute("A_tile", vector=4))
+        .replace(Distribute("B_tile"), Distribute("B_tile", vector=4))
+        .insert(
+            Vectorize("A_frag", 4),
+            Vectorize("B_frag", 4),
+            Vectorize("C", 4),
+            after=Stage("B", Space.REGISTER, under="k_in"),
+        )
     )
 
 
@@ -62,7 +31,7 @@ V06_VECTORISED = Rung(
     schedule=schedule,
     claims=(
         Claim("each result takes K/16 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 16),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="v05",
     original_tflops={"NVIDIA H200": 38.671},

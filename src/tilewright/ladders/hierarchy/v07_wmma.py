@@ -7,7 +7,8 @@ holds which result is the hardware's affair, so the block stores C through share
 from tilewright.dtypes import F16
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import F16_WMMA, TWO_BARRIERS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -65,11 +66,8 @@ V07 = Rung(
     idea="tensor cores by WMMA: fragments of 16 x 16 x 16, shared rows skewed by 16 elements",
     schedule=schedule,
     claims=(
-        Claim(
-            "tensor cores do all the multiply-adds: each result takes K/16 * 2/256 instructions of a warp",
-            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 2048,
-        ),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        F16_WMMA,
+        TWO_BARRIERS,
     ),
     builds_on="v06",
     problem={"dtype": F16, "accumulate": F16, "out": F16},

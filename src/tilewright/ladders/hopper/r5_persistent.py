@@ -8,12 +8,12 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
-from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_per_thread
+from tilewright.ladders.hopper import r4_shared_b
 from tilewright.ladders.hopper.claims import NO_BARRIER, brought, tensor_cores
 from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
+from tilewright.schedule import Persist, Raster, Schedule, Specialize
 
 BEST: Point = {"m": 128, "n": 256, "consumers": 2, "stages": 4, "raster_rows": 8}
 """raster_rows: tile rows of a raster group."""
@@ -28,15 +28,10 @@ def points() -> Iterator[Point]:
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
-    return Schedule(
-        *nest(gemm, tile_at(point)),
-        *staged(gemm),
-        *loaded_by_tma(gemm),
-        Pipeline("k_tile", point["stages"]),
-        Specialize(),
+    return r4_shared_b.schedule_at(gemm, point).insert(
         Raster(RasterOrder.GROUPED, group=point["raster_rows"]),
         Persist(),
-        *stored_per_thread(gemm),
+        after=Specialize(),
     )
 
 

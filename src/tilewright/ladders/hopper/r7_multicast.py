@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from itertools import product
 
 from tilewright.dtypes import BF16
-from tilewright.ir.program import RasterOrder
-from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_through_shared
+from tilewright.ladders.hopper import r6_tma_store
 from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, tensor_cores
 from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Claim, Counts, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
+from tilewright.schedule import Cluster, Persist, Schedule
 
 BEST: Point = {
     "m": 128, "n": 256, "consumers": 2, "stages": 4, "raster_rows": 8, "subtiles": 4, "along": "m_block", "blocks": 2,
@@ -31,17 +30,7 @@ def points() -> Iterator[Point]:
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
-    return Schedule(
-        *nest(gemm, tile_at(point)),
-        *staged(gemm),
-        *loaded_by_tma(gemm),
-        Pipeline("k_tile", point["stages"]),
-        Specialize(),
-        Raster(RasterOrder.GROUPED, group=point["raster_rows"]),
-        Persist(),
-        Cluster(point["along"], point["blocks"]),
-        *stored_through_shared(gemm, point["subtiles"], tile=tile_at(point)),
-    )
+    return r6_tma_store.schedule_at(gemm, point).insert(Cluster(point["along"], point["blocks"]), after=Persist())
 
 
 def schedule(gemm: Gemm) -> Schedule:

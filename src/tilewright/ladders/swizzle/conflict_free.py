@@ -5,7 +5,8 @@ Neighbouring lanes then read the same 16 bytes in pairs, and the hardware serves
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, ONE_BARRIER, TWO_WAVEFRONTS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -92,9 +93,9 @@ CONFLICT_FREE = Rung(
     idea="four 4 x 4 pieces a thread and lanes in Z order: no conflicts, and pairs of lanes merge",
     schedule=schedule,
     claims=(
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("a 16-byte load of a warp takes two wavefronts", lambda c, g: c.shared_loads.wavefronts_per_request == 2),
-        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
+        NO_LOAD_CONFLICTS,
+        TWO_WAVEFRONTS,
+        ONE_BARRIER,
     ),
     builds_on="opt",
 )

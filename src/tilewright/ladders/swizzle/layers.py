@@ -1,64 +1,16 @@
 """block swizzle: the grid folded into layers of 8 columns of tiles, one after another, for hits in the L2 cache."""
 
 from tilewright.dtypes import F32, TF32
-from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ir.program import Level, RasterOrder
+from tilewright.ladders.claims import ONE_BARRIER, PAST_REGISTERS, TF32_WMMA
+from tilewright.ladders.rung import Rung
+from tilewright.ladders.swizzle import stages
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import (
-    Accumulate,
-    Bind,
-    Distribute,
-    Epilogue,
-    Fuse,
-    Pipeline,
-    Raster,
-    Relayout,
-    Reorder,
-    Schedule,
-    Split,
-    Stage,
-    Tensorize,
-    Transfer,
-)
+from tilewright.schedule import Bind, Raster, Schedule
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 128, into=("m_block", "m_in")),
-        Split("n", 128, into=("n_block", "n_in")),
-        Split("m_in", 64, into=("m_warp", "m_own")),
-        Split("n_in", 32, into=("n_warp", "n_own")),
-        Split("m_own", 16, into=("m_frag", "m_wmma")),
-        Split("n_own", 16, into=("n_frag", "n_wmma")),
-        Split("k", 16, into=("k_tile", "k_in")),
-        Split("k_in", 8, into=("k_step", "k_wmma")),
-        Reorder(
-            *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", "m_frag", "n_frag"),
-            *("m_wmma", "n_wmma", "k_wmma"),
-        ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Raster(RasterOrder.LAYERS, group=8),
-        Fuse("m_warp", "n_warp", into="warp"),
-        Bind("warp", Level.WARP),
-        Tensorize("m_wmma", "n_wmma", "k_wmma", using="wmma.m16n16k8"),
-        Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", pad=8),
-        Relayout("B_tile", pad=8),
-        Transfer("A_tile", Route.ASYNC),
-        Transfer("B_tile", Route.ASYNC),
-        Pipeline("k_tile", 4),
-        Stage("A", Space.REGISTER, under="k_step"),
-        Stage("B", Space.REGISTER, under="k_step"),
-        Epilogue(),
-        Stage("C", Space.SHARED),
-        Distribute("C_tile", vector=4),
-    )
+    return stages.schedule(gemm, 4).insert(Raster(RasterOrder.LAYERS, group=8), after=Bind("n_block", Level.GRID_X))
 
 
 LAYERS = Rung(
@@ -69,15 +21,9 @@ LAYERS = Rung(
     idea="the grid folded into layers of 8 columns of tiles, for hits in the L2 cache",
     schedule=schedule,
     claims=(
-        Claim(
-            "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",
-            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 512,
-        ),
-        Claim(
-            "no element passes through a register on its way to shared memory",
-            lambda c, g: c.of_origin("A_tile").instructions.keys() == {"LDGSTS.128"},
-        ),
-        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
+        TF32_WMMA,
+        PAST_REGISTERS,
+        ONE_BARRIER,
     ),
     builds_on="stages_4",
     problem={"dtype": F32, "product": TF32},

@@ -4,7 +4,8 @@ prefetched into registers: one barrier a step.
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import B_TAKES_EIGHT, ONE_BARRIER
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -64,11 +65,8 @@ OPT = Rung(
     idea="block tiles, thread tiles, 16-byte accesses and a register-prefetched double buffer",
     schedule=schedule,
     claims=(
-        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
-        Claim(
-            "the B fragments of a warp take eight wavefronts a load",
-            lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 8,
-        ),
+        ONE_BARRIER,
+        B_TAKES_EIGHT,
     ),
     builds_on="base",
 )

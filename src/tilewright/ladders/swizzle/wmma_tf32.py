@@ -3,7 +3,8 @@
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import TF32_WMMA, TWO_BARRIERS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -62,11 +63,8 @@ WMMA_TF32 = Rung(
     idea="tensor cores by WMMA 16 x 16 x 8: operands rounded to tf32, accumulators in f32",
     schedule=schedule,
     claims=(
-        Claim(
-            "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",
-            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 512,
-        ),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TF32_WMMA,
+        TWO_BARRIERS,
     ),
     builds_on="opt",
     problem={"dtype": F32, "product": TF32},

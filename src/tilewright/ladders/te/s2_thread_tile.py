@@ -5,6 +5,7 @@ Without cooperative fetch every thread of the block copies the whole tile: right
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Accumulate, Bind, Epilogue, Reorder, Schedule, Split, Stage
@@ -43,7 +44,7 @@ S2 = Rung(
             "each result takes 4K loads from global memory: every thread copies whole tiles",
             lambda c, g: c.per_result(Space.GLOBAL) == 4 * g.k,
         ),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="1",
     problem={"a": Order.COL, "b": Order.ROW},

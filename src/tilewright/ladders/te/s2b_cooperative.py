@@ -1,32 +1,19 @@
 """Step 2b: the copies split over the 16 x 16 threads, a run of elements each."""
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, Pattern
+from tilewright.ir.program import Pattern
+from tilewright.ladders.claims import TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.te import s2_thread_tile
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Reorder, Schedule, Split, Stage
+from tilewright.schedule import Distribute, Schedule, Stage
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 128, into=("m_block", "m_in")),
-        Split("n", 128, into=("n_block", "n_in")),
-        Split("m_in", 8, into=("m_thread", "m_reg")),
-        Split("n_in", 8, into=("n_thread", "n_reg")),
-        Split("k", 16, into=("k_tile", "k_in")),
-        Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Bind("m_thread", Level.BLOCK_Y),
-        Bind("n_thread", Level.BLOCK_X),
-        Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+    return s2_thread_tile.schedule(gemm).insert(
         Distribute("A_tile", pattern=Pattern.BLOCKED),
         Distribute("B_tile", pattern=Pattern.BLOCKED),
-        Epilogue(),
+        after=Stage("B", Space.REGISTER, under="k_in"),
     )
 
 
@@ -42,7 +29,7 @@ S2B = Rung(
         Claim(
             "threads 8 elements apart touch 32 sectors a request", lambda c, g: c.global_loads.sectors_per_request == 32
         ),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="2",
     problem={"a": Order.COL, "b": Order.ROW},

@@ -2,7 +2,8 @@
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, TWO_BARRIERS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Reorder, Schedule, Split, Stage
 
@@ -44,8 +45,8 @@ S3V = Rung(
     idea="8 virtual threads an axis: a thread's columns are 16 apart, so a warp reads neighbouring words",
     schedule=schedule,
     claims=(
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        NO_LOAD_CONFLICTS,
+        TWO_BARRIERS,
     ),
     builds_on="3",
     problem={"a": Order.COL, "b": Order.ROW},

@@ -1,41 +1,23 @@
 """Step 4: 4-wide global loads, and 2 x 2 virtual threads so that register loads are 4-wide too."""
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.te import s3v_virtual_threads
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Reorder, Schedule, Split, Stage, Vectorize
+from tilewright.schedule import Distribute, Schedule, Split, Vectorize
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 128, into=("m_block", "m_in")),
-        Split("n", 128, into=("n_block", "n_in")),
-        Split("m_in", 64, into=("m_virtual", "m_threads")),
-        Split("n_in", 64, into=("n_virtual", "n_threads")),
-        Split("m_threads", 4, into=("m_thread", "m_reg")),
-        Split("n_threads", 4, into=("n_thread", "n_reg")),
-        Split("k", 16, into=("k_tile", "k_in")),
-        Reorder(
-            "m_block", "n_block", "m_virtual", "n_virtual", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"
-        ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Bind("m_virtual", Level.VTHREAD),
-        Bind("n_virtual", Level.VTHREAD),
-        Bind("m_thread", Level.BLOCK_Y),
-        Bind("n_thread", Level.BLOCK_X),
-        Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
-        Epilogue(),
+    return (
+        s3v_virtual_threads.schedule(gemm)
+        .replace(Split("m_in", 16, into=("m_virtual", "m_threads")), Split("m_in", 64, into=("m_virtual", "m_threads")))
+        .replace(Split("n_in", 16, into=("n_virtual", "n_threads")), Split("n_in", 64, into=("n_virtual", "n_threads")))
+        .replace(Split("m_threads", 1, into=("m_thread", "m_reg")), Split("m_threads", 4, into=("m_thread", "m_reg")))
+        .replace(Split("n_threads", 1, into=("n_thread", "n_reg")), Split("n_threads", 4, into=("n_thread", "n_reg")))
+        .replace(Distribute("A_tile"), Distribute("A_tile", vector=4))
+        .replace(Distribute("B_tile"), Distribute("B_tile", vector=4))
+        .insert(Vectorize("A_frag", 4), Vectorize("B_frag", 4), Vectorize("C", 4), after=Distribute("B_tile", vector=4))
     )
 
 
@@ -47,9 +29,9 @@ S4 = Rung(
     idea="16-byte loads from global and shared memory; 2 x 2 virtual threads",
     schedule=schedule,
     claims=(
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
+        NO_LOAD_CONFLICTS,
         Claim("each result takes K/16 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 16),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="3v",
     problem={"a": Order.COL, "b": Order.ROW},

@@ -6,7 +6,8 @@ sub-tile.
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ladders.claims import NO_B_CONFLICTS, TWO_BARRIERS
+from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -79,11 +80,8 @@ WARP_TILED = Rung(
     idea="a warp tile between block and thread tile, computed in sub-tiles",
     schedule=schedule,
     claims=(
-        Claim(
-            "no bank conflicts on the loads of B fragments",
-            lambda c, g: c.of_origin("B_frag").shared_loads.excess_wavefronts == 0,
-        ),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        NO_B_CONFLICTS,
+        TWO_BARRIERS,
     ),
     builds_on="9",
     original_tflops={"NVIDIA H200": 36.342},

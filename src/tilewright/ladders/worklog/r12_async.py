@@ -3,76 +3,20 @@
 The transposed A tile takes 4-byte copies, which is its price; B goes 16 bytes at a time.
 """
 
-from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, Route
-from tilewright.ladders.rung import Claim, Rung
+from tilewright.ir.program import Route
+from tilewright.ladders.claims import ONE_BARRIER
+from tilewright.ladders.rung import Rung
+from tilewright.ladders.worklog import r10_warp_tiled
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import (
-    Accumulate,
-    Bind,
-    Distribute,
-    Epilogue,
-    Fuse,
-    Pipeline,
-    Relayout,
-    Reorder,
-    Schedule,
-    Split,
-    Stage,
-    Transfer,
-    Unroll,
-    Vectorize,
-)
+from tilewright.schedule import Pipeline, Relayout, Schedule, Transfer
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return Schedule(
-        Split("m", 128, into=("m_block", "m_in")),
-        Split("n", 128, into=("n_block", "n_in")),
-        Split("m_in", 64, into=("m_warp", "m_sub")),
-        Split("n_in", 64, into=("n_warp", "n_sub")),
-        Split("m_sub", 64, into=("m_iter", "m_lanes")),
-        Split("n_sub", 16, into=("n_iter", "n_lanes")),
-        Split("m_lanes", 8, into=("m_lane", "m_reg")),
-        Split("n_lanes", 4, into=("n_lane", "n_reg")),
-        Split("k", 16, into=("k_tile", "k_in")),
-        Reorder(
-            "m_block",
-            "n_block",
-            "m_warp",
-            "n_warp",
-            "m_lane",
-            "n_lane",
-            "k_tile",
-            "k_in",
-            "m_iter",
-            "n_iter",
-            "m_reg",
-            "n_reg",
-        ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
-        Fuse("m_warp", "n_warp", into="warp"),
-        Bind("warp", Level.WARP),
-        Fuse("m_lane", "n_lane", into="lane"),
-        Bind("lane", Level.LANE),
-        Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", rows="k"),
-        Relayout("B_tile", rows="k"),
+    return r10_warp_tiled.schedule(gemm).insert(
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
         Pipeline("k_tile", 2),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
-        Unroll("k_in"),
-        Epilogue(),
+        after=Relayout("B_tile", rows="k"),
     )
 
 
@@ -82,7 +26,7 @@ ASYNC = Rung(
     slug="async",
     idea="two shared buffers filled by cp.async while the other is used",
     schedule=schedule,
-    claims=(Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),),
+    claims=(ONE_BARRIER,),
     builds_on="10",
     original_tflops={"NVIDIA H200": 20.248},
 )

@@ -11,7 +11,8 @@ from itertools import product
 from typing import Any
 
 from tilewright.kernels.simt import SERPENTINE, SimtConfig
-from tilewright.ladders.rung import Choices, Claim, Point, Rung
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, ONE_BARRIER
+from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
 
@@ -90,8 +91,8 @@ BEST_RUNG = Rung(
     idea="128 accumulators per thread, Z-order lanes, two stages, k unrolled, serpentine FMA order; all autotuned",
     schedule=schedule,
     claims=(
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
+        NO_LOAD_CONFLICTS,
+        ONE_BARRIER,
     ),
     builds_on="12",
     choices=Choices(points, schedule_at),

@@ -6,6 +6,7 @@ filling and reading apart.
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Fuse, Reorder, Schedule, Split, Stage, Unroll
@@ -40,8 +41,8 @@ SHARED = Rung(
     claims=(
         Claim("each result takes K/16 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 16),
         Claim("each result takes 2K loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 2 * g.k),
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        NO_LOAD_CONFLICTS,
+        TWO_BARRIERS,
     ),
     builds_on="2",
     original_tflops={"NVIDIA H200": 9.049},

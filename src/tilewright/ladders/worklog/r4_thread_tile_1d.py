@@ -5,6 +5,7 @@ One value of B, held in a register, serves 8 multiply-adds: shared memory is rea
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import NO_LOAD_CONFLICTS, TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Fuse, Reorder, Schedule, Split, Stage, Unroll
@@ -43,8 +44,8 @@ THREAD_TILE_1D = Rung(
         Claim(
             "each result takes 9K/8 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 9 * g.k / 8
         ),
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        NO_LOAD_CONFLICTS,
+        TWO_BARRIERS,
     ),
     builds_on="3",
     original_tflops={"NVIDIA H200": 16.799},

@@ -5,6 +5,7 @@
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Fuse, Reorder, Schedule, Split, Stage, Unroll
@@ -45,7 +46,7 @@ THREAD_TILE_2D = Rung(
     claims=(
         Claim("each result takes K/64 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 64),
         Claim("each result takes K/4 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 4),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="4",
     original_tflops={"NVIDIA H200": 25.936},

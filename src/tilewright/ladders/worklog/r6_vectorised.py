@@ -5,6 +5,7 @@ The A tile is stored transposed, so that the 8 values of A that a thread needs f
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.ladders.claims import B_TAKES_EIGHT, TWO_BARRIERS
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
@@ -69,13 +70,10 @@ VECTORISED = Rung(
             "the A fragments of a warp come in two wavefronts a load",
             lambda c, g: c.of_origin("A_frag").shared_loads.wavefronts_per_request == 2,
         ),
-        Claim(
-            "the B fragments of a warp take eight wavefronts a load",
-            lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 8,
-        ),
+        B_TAKES_EIGHT,
         Claim("each result takes K/256 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 256),
         Claim("each result takes K/16 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 16),
-        Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
+        TWO_BARRIERS,
     ),
     builds_on="5",
     original_tflops={"NVIDIA H200": 31.403},

@@ -11,7 +11,8 @@ from typing import Any
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
-from tilewright.ladders.rung import Choices, Claim, Point, Rung
+from tilewright.ladders.claims import TWO_BARRIERS
+from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -88,7 +89,7 @@ AUTOTUNED = Rung(
     slug="autotuned",
     idea="tile sizes are searched under the divisibility rules; several tiles a thread, strided",
     schedule=schedule,
-    claims=(Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),),
+    claims=(TWO_BARRIERS,),
     builds_on="6",
     original_tflops={"NVIDIA H200": 31.175},
     choices=Choices(points, schedule_at),

@@ -2,15 +2,20 @@
 
     python benchmarks/emulation.py --out emulation_h200.jsonl
     python benchmarks/emulation.py --precisions bf16x6 --shapes 4096x4096x4096 --orders NT --out one.jsonl
+    python benchmarks/emulation.py --shapes --k 0 --precisions f16x3 f32_emulated --weights 4096x14336 --out kept.jsonl
 
 Times: whole calls, splitting included, over operands rotated through more than four times the L2; all candidates are
-CUDA graphs replayed in turn after a rest (burst). --sustained: shapes whose NT calls are also timed in stretches of
-half a second on a card that has multiplied for a second. Each result is checked against its bound first, its output
-poisoned.
-Errors: of 256 x 256 results of a sum over k against float64, over operands of many kinds; of the algorithms the
+CUDA graphs replayed in turn after a rest (burst). --sustained: shapes whose calls in --sustained-orders are also timed
+in stretches of half a second on a card that has multiplied for a second. Each result is checked against its bound
+first, its output poisoned. f32_emulated beside f16x3 is the guard beside none.
+Errors: of 1024 x 1024 results of a sum over k against float64, over operands of many kinds; of the algorithms the
 largest error of an element as a share of its bound, of all the relative error in the norm of Frobenius, and the largest
-error in units of 2**-24 |A||B|. A share above 1 is an error of the library: the exit status is 1.
-One JSON line a row; the first tells device, date and command. No row is begun after --seconds.
+error in units of 2**-24 |A||B|. A share above 1 is an error of the library: the exit status is 1. ran: what the device
+chose.
+Weights: products of few rows with prepared weights of shape (k, n), burst; pieces_gb_per_s counts the bytes of the
+pieces, of_reading is its share of the rate at which PyTorch sums 1 GiB.
+Kernels are compiled first, by several processes. One JSON line a row; the first tells device, date and command. No
+shape and no weight is begun after --seconds.
 """
 
 from __future__ import annotations
@@ -20,19 +25,22 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from tilewright import extras, matmul
+from tilewright import extras, matmul, plan, prepare
 from tilewright.bench.records import command, commit, now
-from tilewright.frontend.compute import words_of
-from tilewright.frontend.options import options_asked
-from tilewright.problem.emulation import ALGORITHMS, FALLBACK, Algorithm, f32_units
+from tilewright.dtypes import F32
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, Algorithm, f32_units
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.splitting import stored_as
 from tilewright.runtime.driver import Gpu, open_gpu
+from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
+from tilewright.suite.problems import EMULATIONS, Problem
 from tilewright.suite.stretches import stretches_of
 from tilewright.suite.timing import interleaved
 
@@ -42,7 +50,11 @@ ORDERS = ("NN", "NT", "TN")
 PEER = "cublas f32"
 EMULATED = "f32_emulated"
 ROWS_CHECKED = 64
-ERROR_SIZE, ERROR_K = 256, 4096
+ERROR_SIZE, ERROR_K = 1024, 4096
+"""Large enough for f32_emulated to multiply pieces."""
+
+FEW_ROWS = (1, 16, 64)
+READ_BYTES = 1 << 30
 U = 2.0**-24
 
 
@@ -50,11 +62,6 @@ def gemm_of(shape: str, orders: str) -> Gemm:
     m, n, k = (int(part) for part in shape.split("x"))
     a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
     return Gemm(m, n, k, a=a, b=b)
-
-
-def words(a: Any, b: Any, precision: str) -> str:
-    """What runs for a call that was made."""
-    return words_of(a, b, options_asked(1.0, None, None, precision, None, False, None, False))
 
 
 class Draws:
@@ -129,7 +136,7 @@ def share_of_bound(torch: Any, name: str, a: Any, b: Any, c: Any) -> float | Non
     c is not finite, None for what has no bound here."""
     if name not in (*ALGORITHMS, EMULATED):
         return None
-    how: Algorithm = ALGORITHMS.get(name, FALLBACK)
+    how: Algorithm = ALGORITHMS.get(name, BF16X6)  # which f32_emulated falls back to
     units = (f32_units if name == EMULATED else how.units)(a.shape[1])
     wide, other = a.double(), b.double()
     largest = [each.cpu().numpy() for each in (wide.abs().amax(1), other.abs().amax(0))]
@@ -158,13 +165,14 @@ class Bench:
         torch.cuda.empty_cache()
         pairs = operands_of(torch, gemm, torch.float32)
         results = [torch.empty(gemm.m, gemm.n, device="cuda") for _ in pairs]
-        calls, shares = {}, {}
+        calls, checked = {}, {}
         for name in (PEER, *self.precisions):
             multiply = self.multiply(name)
             results[0].fill_(float("nan"))
             multiply(*pairs[0], results[0])
             (a, b), rows = pairs[0], slice(0, ROWS_CHECKED)
-            shares[name] = share_of_bound(torch, name, a[rows], b, results[0][rows])
+            checked[name] = _as_cell(share_of_bound(torch, name, a[rows], b, results[0][rows]))
+            checked[name] |= {} if name == PEER else what_ran(a, b, results[0], name)
             calls[name] = _in_turn(multiply, pairs, results)
         times = interleaved(self.timer, calls, copies=len(pairs))
         device = torch.cuda.current_device()
@@ -173,13 +181,45 @@ class Bench:
             us = times[name].median_us
             row: dict[str, Any] = {"problem": shape, "orders": orders, "precision": name, "us": round(us, 1)}
             row |= {"tflops": round(gemm.flops / us / 1e6, 1), "of_cublas": round(times[name].share_of(times[PEER]), 3)}
-            row |= _as_cell(shares[name])
+            row |= checked[name]
             if name in stretches:
                 held = stretches[name]
                 of_peer = round(stretches[PEER].us / held.us, 3)
                 found = {"us": round(held.us, 1), "tflops": round(gemm.flops / held.us / 1e6, 1), "of_cublas": of_peer}
                 row["sustained"] = {**found, "clock_mhz": held.clock_mhz, "power_w": held.power_w}
-            yield row if name == PEER else {**row, "kernels": words(*pairs[0], name)}
+            yield row
+
+    def kept(self, n: int, k: int, rows: int) -> Iterator[dict[str, Any]]:
+        """A row for each precision that prepares weights: products with one of shape (k, n)."""
+        torch, gemm = self.torch, Gemm(rows, n, k)
+        torch.cuda.empty_cache()
+        pairs = operands_of(torch, gemm, torch.float32)
+        results = [torch.empty(rows, n, device="cuda") for _ in pairs]
+        calls, checked = {PEER: _in_turn(self.multiply(PEER), pairs, results)}, {}
+        for name in (name for name in self.precisions if name in EMULATIONS):
+            weights = [(a, prepare(b, precision=name)) for a, b in pairs]  # type: ignore[arg-type]
+            (a, b), weight = pairs[0], weights[0][1]
+            matmul(a, weight, out=results[0].fill_(float("nan")))
+            checked[name] = _as_cell(share_of_bound(torch, name, a, b, results[0]))
+            checked[name] |= what_ran(a, weight, results[0], name)
+            calls[name] = _in_turn(lambda a, weight, c: matmul(a, weight, out=c), weights, results)
+        times = interleaved(self.timer, calls, copies=len(pairs))
+        for name, found in checked.items():
+            how = ALGORITHMS.get(found["ran"])
+            size_bytes = n * k * (F32.bytes if how is None else how.count * stored_as(how).bytes)
+            us = times[name].median_us
+            row: dict[str, Any] = {"weight": f"{k}x{n}", "rows": rows, "precision": name, "us": round(us, 2)}
+            rate = size_bytes / us / 1e3
+            row |= {"pieces_gb_per_s": round(rate, 1), "of_reading": round(rate / self.read_gb_per_s, 3)}
+            yield row | {"of_cublas": round(times[name].share_of(times[PEER]), 3)} | found
+
+    @cached_property
+    def read_gb_per_s(self) -> float:
+        """At which PyTorch sums 1 GiB."""
+        source = self.torch.ones(READ_BYTES // F32.bytes, device="cuda")
+        total = self.torch.empty((), device="cuda")
+        times = interleaved(self.timer, {"read": lambda: self.torch.sum(source, dim=0, out=total)})
+        return READ_BYTES / times["read"].median_us / 1e3
 
     def errors(self, size: int, k: int) -> Iterator[dict[str, Any]]:
         """A row for each kind of operands and each precision, and the peer."""
@@ -195,7 +235,12 @@ class Bench:
                 row: dict[str, Any] = {"operands": kind, "size": size, "k": k, "precision": name}
                 row |= {"relative": float(f"{relative:.3g}"), "largest_units": float(f"{float(units):.3g}")}
                 row |= _as_cell(share_of_bound(self.torch, name, a, b, c))
-                yield row if name == PEER else {**row, "kernels": words(a, b, name)}
+                yield row if name == PEER else row | what_ran(a, b, c, name)
+
+
+def what_ran(a: Any, b: Any, out: Any, precision: Any) -> dict[str, str]:
+    """Of the call that was just made: the pieces that the device took, or the kernel."""
+    return {"ran": ", ".join(plan(a, b, out=out, precision=precision).ran())}
 
 
 def _as_cell(share: float | None) -> dict[str, Any]:
@@ -212,15 +257,41 @@ def _in_turn(multiply: Callable[[Any, Any, Any], object], pairs: list[Any], resu
     return call
 
 
+def problems_of(asked: argparse.Namespace) -> list[Problem]:
+    """What is going to be multiplied."""
+    sizes = [(gemm_of(shape, orders), orders) for shape in asked.shapes for orders in asked.orders]
+    sizes += [(gemm_of(f"{rows}x{n}x{k}", "NN"), "NN") for k, n in asked.weights for rows in asked.rows]
+    sizes += [(Gemm(ERROR_SIZE, ERROR_SIZE, asked.k), "NN")] if asked.k else []
+    return [Problem(one.m, one.n, one.k, name, orders) for one, orders in sizes for name in asked.precisions]
+
+
 def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     began = time.monotonic()
-    yield from bench.errors(ERROR_SIZE, asked.k)
+    compile_ahead(problems_of(asked))
+    print(f"kernels compiled: {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+    def within_seconds(what: str) -> bool:
+        left = asked.seconds - (time.monotonic() - began)
+        if left <= 0:
+            print(f"{what}: left out", file=sys.stderr)
+        return left > 0
+
+    if asked.k:
+        yield from bench.errors(ERROR_SIZE, asked.k)
+    for k, n in asked.weights:
+        for rows in asked.rows:
+            if within_seconds(f"{rows} rows by {k}x{n}"):
+                yield from bench.kept(n, k, rows)
     for shape in asked.shapes:
         for orders in asked.orders:
-            if time.monotonic() - began > asked.seconds:
-                print(f"{shape} {orders}: left out", file=sys.stderr)
-                continue
-            yield from bench.times(shape, orders, sustained=orders == "NT" and shape in asked.sustained)
+            if within_seconds(f"{shape} {orders}"):
+                sustained = shape in asked.sustained and orders in asked.sustained_orders
+                yield from bench.times(shape, orders, sustained=sustained)
+
+
+def _weight(text: str) -> tuple[int, int]:
+    k, n = (int(part) for part in text.split("x"))
+    return k, n
 
 
 def main() -> int:
@@ -228,8 +299,11 @@ def main() -> int:
     parser.add_argument("--precisions", nargs="*", default=["tf32", *ALGORITHMS, EMULATED], metavar="PRECISION")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="MxNxK")
     parser.add_argument("--orders", nargs="*", default=list(ORDERS), metavar="NN", help="T: stored transposed")
-    parser.add_argument("--sustained", nargs="*", default=list(SUSTAINED), metavar="MxNxK", help="in order NT")
-    parser.add_argument("--k", type=int, default=ERROR_K, help="of the sums whose errors are measured")
+    parser.add_argument("--sustained", nargs="*", default=list(SUSTAINED), metavar="MxNxK")
+    parser.add_argument("--sustained-orders", nargs="*", default=["NT"], metavar="NT")
+    parser.add_argument("--weights", nargs="*", type=_weight, default=[], metavar="KxN", help="prepared")
+    parser.add_argument("--rows", nargs="*", type=int, default=list(FEW_ROWS), help="of products with them")
+    parser.add_argument("--k", type=int, default=ERROR_K, help="of the sums whose errors are measured; 0: none")
     parser.add_argument("--seconds", type=float, default=110.0, help="no shape is begun after this")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
@@ -240,7 +314,7 @@ def main() -> int:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     for row in rows_of(Bench(torch, asked.precisions), asked):
         worst = max(worst, row.get("share_of_bound", 0.0))
-        lines.append(json.dumps(row))
+        lines.append(json.dumps(row, separators=(",", ":")))
         print(lines[-1], flush=True)
         asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"worst share of a bound: {worst:.3g}")

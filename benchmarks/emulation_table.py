@@ -1,7 +1,11 @@
-"""The records of emulation.py as a section of docs/accuracy.md, between markers, never by hand.
+"""The records of emulation.py and complex.py as a section of docs/accuracy.md, between markers, never by hand.
 
 python benchmarks/emulation_table.py --records emulation_h200.jsonl --write docs/accuracy.md
 python benchmarks/emulation_table.py --records emulation_h200.jsonl --check docs/accuracy.md
+python benchmarks/emulation_table.py --records emulation_h200.jsonl new.jsonl complex.jsonl --merge emulation_h200.jsonl
+
+A record holds one run or several, each behind a line with its device, command and date. A row stands in the place of an
+earlier one of the same name. --merge writes what is left of several records as one.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +32,102 @@ from tilewright.report.markdown import with_part
 MARKER = "emulation"
 PEER = "cublas f32"
 ERRORS = ("normal", "uniform")
+PRECISIONS = (PEER, "tf32", *ALGORITHMS, "f32_emulated")
+"""In the order of the tables."""
 
 Row = dict[str, Any]
 
 
-def section(records: Path) -> str:
+NAMES = ("problem", "orders", "weight", "rows", "operands", "precision")
+"""What a row is of; the rest was measured."""
+
+
+def runs_of(records: Sequence[Path]) -> list[tuple[Row, list[Row]]]:
+    """The runs of some records, each with its origin and those of its rows that no later run has."""
+    runs: list[tuple[Row, list[Row]]] = []
+    for path in records:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if "device" in row:
+                runs.append((row, []))
+            else:
+                runs[-1][1].append(row)
+    newest = {_name(row): row for _, rows in runs for row in rows}
+    kept = [(origin, [row for row in rows if newest[_name(row)] is row]) for origin, rows in runs]
+    return [(origin, rows) for origin, rows in kept if rows]
+
+
+def _name(row: Row) -> tuple[object, ...]:
+    return tuple(row.get(name) for name in NAMES)
+
+
+def merged(records: Sequence[Path]) -> str:
+    """The text of one record in the place of some."""
+    lines = (json.dumps(row, separators=(",", ":")) for origin, rows in runs_of(records) for row in (origin, *rows))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def section(records: Sequence[Path]) -> str:
     """Speed against error, a row for each precision, and the times of each problem."""
-    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
-    times = [row for row in rows if "problem" in row]
+    runs = runs_of(records)
+    rows = [row for _, found in runs for row in found]
+    times = sorted((row for row in rows if "orders" in row), key=lambda row: _place(rows, row, "problem", "orders"))
     errors = [row for row in rows if "operands" in row]
-    names = list(dict.fromkeys(row["precision"] for row in errors))
-    lines = [
-        "## Speed against error",
-        "",
-        *_summary(names, times, errors),
-        "",
-        *_problems(times, device(origin["device"])),
-        "",
+    weights = [row for row in rows if "weight" in row]
+    complex_numbers = [row for row in rows if "relative_error" in row]
+    names = sorted({row["precision"] for row in errors}, key=lambda name: PRECISIONS.index(name))
+    lines = ["## Speed against error", "", *_summary(names, times, errors), ""]
+    lines += [*_problems(times, device(runs[0][0]["device"])), ""]
+    lines += [*_weights(weights), ""] if weights else []
+    lines += [*_complex(complex_numbers), ""] if complex_numbers else []
+    where = [
+        f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
+        for origin, _ in runs
     ]
-    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
-    return "\n".join([*lines, where])
+    return "\n".join([*lines, "\n\n".join(where)])
+
+
+def _place(rows: list[Row], row: Row, *names: str) -> tuple[int, int]:
+    """Where a row of a table stands: problems in the order in which they were first recorded, then precisions."""
+    of = [row.get(name) for name in names]
+    first = next(number for number, one in enumerate(rows) if [one.get(name) for name in names] == of)
+    return first, PRECISIONS.index(row["precision"])
+
+
+def _weights(rows: list[Row]) -> list[str]:
+    columns = ("weight, k x n", "rows", "precision", "ran", "us", "GB/s of pieces", "of reading", "of cuBLAS f32")
+    lines = [
+        "### Prepared weights",
+        "",
+        "Products of few rows with `tw.prepare(weight, precision=...)`, burst, a weight in no cache. GB/s of pieces "
+        "count the pieces of the weight, or the weight itself where f32 arithmetic ran; of reading is their share of "
+        "the rate at which PyTorch sums 1 GiB.",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---|---:|---|---|---:|---:|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: (row["weight"], row["rows"], PRECISIONS.index(row["precision"]))):
+        ran = row["ran"].partition("(")[0]
+        cells = [row["weight"].replace("x", " x "), str(row["rows"]), row["precision"], ran, f"{row['us']:.1f}"]
+        cells += [f"{row['pieces_gb_per_s']:.0f}", f"{row['of_reading']:.2f}", f"{row['of_cublas']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _complex(rows: list[Row]) -> list[str]:
+    lines = [
+        "### Products of complex64",
+        "",
+        "Beside cuBLAS's cgemm, burst, B's rewriting included; TFLOP/s count 8 m n k. Errors are relative to "
+        "complex128 in the norm of Frobenius.",
+        "",
+        "| M x N x K | precision | TFLOP/s | of cuBLAS | error |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        shape, error = row["problem"].replace("x", " x "), f"{row['relative_error']:.1e}"
+        lines.append(f"| {shape} | {row['precision']} | {row['tflops']:.1f} | {row['of_cublas']:.2f} | {error} |")
+    return lines
 
 
 def _summary(names: list[str], times: list[Row], errors: list[Row]) -> list[str]:
@@ -120,8 +201,12 @@ def main() -> None:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--write", type=Path)
     how.add_argument("--check", type=Path)
-    parser.add_argument("--records", type=Path, required=True)
+    how.add_argument("--merge", type=Path)
+    parser.add_argument("--records", type=Path, nargs="+", required=True)
     given = parser.parse_args()
+    if given.merge is not None:
+        given.merge.write_text(merged(given.records), encoding="utf-8")
+        return
     try:
         kept_up_to_date(
             given.write,

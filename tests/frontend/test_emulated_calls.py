@@ -22,6 +22,8 @@ from tilewright.frontend.options import PRECISIONS, options_asked
 from tilewright.planning import dispatch, kernels
 from tilewright.planning.plan import Place
 from tilewright.problem.emulation import ALGORITHMS, BF16X6
+from tilewright.suite.peers import by_tilewright, words_of_problem
+from tilewright.suite.problems import Problem
 
 U = 2.0**-24
 
@@ -88,6 +90,14 @@ def test_emulated_takes_f32_arithmetic_where_that_is_as_fast_or_no_algorithm_is_
     short = drawn(24, 8), drawn(8, 16)
     matmul(*short, precision="f32_emulated")
     assert "pieces" not in words(*short, "f32_emulated")
+
+
+def test_the_suite_says_what_ran_of_pieces() -> None:
+    a, b = drawn(24, 70), drawn(70, 16)
+    for name, first in (("bf16x6", "bf16x6: pieces by wgmma"), ("f32_emulated", "simt")):
+        problem = Problem(24, 16, 70, name)
+        by_tilewright(problem)(a, b)
+        assert words_of_problem(problem, a, b).startswith(first)
 
 
 def test_other_formats_are_multiplied_as_without_it() -> None:
@@ -212,7 +222,7 @@ def test_what_ran_of_a_prepared_weight() -> None:
     a, weight = drawn(8, 1024), drawn(1024, 16)
     prepared = prepare(weight, precision="f32_emulated")
     matmul(a, prepared)
-    assert tw.plan(a, prepared).ran() == ("f16x3",)
+    assert tw.plan(a, prepared).ran() == ("f16x3",) == tw.plan(a, prepared, precision="f32_emulated").ran()
     roles = [one.role for one in tw.plan(a, prepared).launches if one.condition == "always"]
     assert roles == ["scale", "split"]
     weight[5, 3] = 2.0**-40

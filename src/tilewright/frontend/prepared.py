@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.dtypes import F32
@@ -163,13 +163,17 @@ class Prepared:
 
 
 _PRECISE: dict[tuple[Options, str], Options] = {}
+_BY_VALUES: dict[tuple[object, ...], Options] = {}
 
 
 def _precise(options: Options, precision: Precision) -> Options:
-    """The same options with a precision; always the same value, as keys hold options by identity."""
+    """The same options with a precision; the same value whether that was said or left out, as keys hold options by
+    identity."""
     found = _PRECISE.get((options, precision))
     if found is None:
-        found = _PRECISE[options, precision] = replace(options, precision=precision)
+        found = replace(options, precision=precision)
+        values = tuple(getattr(found, one.name) for one in fields(found))
+        found = _PRECISE[options, precision] = _BY_VALUES.setdefault(values, found)
     return found
 
 

@@ -12,6 +12,10 @@ turn. A row: problem, cuBLAS's time, and of each plan its key, the model's and t
 Products of FP8 stand beside `torch._scaled_mm`, with scales of tensors and of rows (--scales), fast and promoted
 (--sums). Where the estimates know little, --spread draws plans from farther away.
 
+    python benchmarks/choice_sweep.py --batched 40 --dtype bf16 --families wgmma,mma --plans 8 --out out.jsonl
+
+Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batched` draws.
+
     python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
 
 With --cluster-k so many kernels whose clusters share the sum over k are measured beside the other plans of each
@@ -28,10 +32,10 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from math import exp, log
 from multiprocessing import get_context
@@ -46,20 +50,20 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.estimates import estimated
-from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.ranking import core_of, estimate_us, ranked, whole_space
+from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.problem.formats import FP8
-from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.launch import load
 from tilewright.runtime.nvrtc import compiler_version
 from tilewright.runtime.probe import probe
+from tilewright.suite.contests import contest
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.gpu import TorchTimer
-from tilewright.suite.operands import checked, operands_of, scales_of
-from tilewright.suite.peers import by_torch, over, true_to_formats
+from tilewright.suite.peers import over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
+from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched, request_of
+from tilewright.suite.sweep import Target
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.database import shipped_winners
@@ -73,43 +77,60 @@ SPREAD = 0.07
 
 
 def candidates_of(
-    problem: Problem, spec: DeviceSpec, count: int, cluster_k: int = 0, spread: float = SPREAD, families: str = ""
+    problem: Problem | Batched,
+    spec: DeviceSpec,
+    count: int,
+    cluster_k: int = 0,
+    spread: float = SPREAD,
+    families: str = "",
 ) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
-    many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, each; by
-    default wgmma where it can multiply, as mma.sync is hardly ever faster, or else what there is."""
-    gemm, every = problem.gemm, problem.promote_every
-    alignment = alignment_of_rows(gemm)
-    usual = ["wgmma", None] if "wgmma" in candidates(gemm, spec) else [None]
-    spaces = [
-        whole_space(gemm, spec, alignment, family=way, promote_every=every)
-        for way in (families.split(",") if families else usual)
-    ]
-    if not families:
-        spaces = [space for space in spaces if len(space)][:1]
+    many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, as far as they
+    can multiply, each behind each packing; by default wgmma where it can, as mma.sync is hardly ever faster, or else
+    what there is."""
+    request = request_of(problem)
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
     found: dict[PlanConfig, float] = {}
-    for space in spaces:
-        found |= {config: us for us, config in islice(space, 3)}
-        found |= {config: us for us, config in space.drawn(count, seed, spread)}
-    ranking = [*islice(estimated(Request(gemm, alignment, promote_every=every), spec), 60)]
+    for several in spaces_of(request, spec, families):
+        for space in several:
+            found |= {config: us for us, config in islice(space, -(-3 // len(several)))}
+            found |= {config: us for us, config in space.drawn(-(-count // len(several)), seed, spread)}
+    ranking = [*islice(estimated(request, spec), 60)]
     cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
     best = sorted(cores.values(), key=ranking.index)
     split = {getattr(one.kernel, "split_k", 1): one for one in reversed(ranking)}
     asked = [*shipped_for(problem, spec), *ranking[:3], *best[:6], *others(best[:4])]
     asked += sorted(split.values(), key=ranking.index)[:3]
-    asked += sharing_k(problem, spec, cluster_k)
-    today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
+    asked += sharing_k(request, spec, cluster_k)
+    today = {one: estimate_us(one, gemm, spec, alignment, stack) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
 
 
-def sharing_k(problem: Problem, spec: DeviceSpec, count: int) -> list[PlanConfig]:
-    """The best priced kernels whose clusters share the sum over k, as many of each size of a cluster."""
-    gemm, found = problem.gemm, list[PlanConfig]()
-    for size in CLUSTER_SIZES_ALONG_K[1:] if count else ():
-        told = ranked(gemm, spec, alignment_of_rows(gemm), cluster_k=(size,), promote_every=problem.promote_every)
+def spaces_of(request: Request, spec: DeviceSpec, families: str) -> list[list[Ranking]]:
+    """Of each family that is drawn from: its plans behind each packing. Where none is asked for, one space."""
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    space = partial(whole_space, gemm, spec, alignment, stack=stack, promote_every=request.promote_every)
+    known = candidates(gemm, spec)
+    if families:
+        kinds = [kind for kind in families.split(",") if kind in known or kind == "simt"]
+        told = {kind: packings_for(kind, gemm, alignment, stack) for kind in kinds}
+        found = [[space(family=kind, packing=way) for way in ways] for kind, ways in told.items()]
+    else:
+        found = [[space(family=kind)] for kind in (["wgmma", None] if "wgmma" in known else [None])]
+    found = [[one for one in several if len(one)] for several in found]
+    return [several for several in found if several][: None if families else 1]
+
+
+def sharing_k(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig]:
+    """The best priced kernels whose clusters share the sum over k, as many of each size of a cluster; none of a
+    batch."""
+    found = list[PlanConfig]()
+    for size in CLUSTER_SIZES_ALONG_K[1:] if count and request.stack is None else ():
+        every = request.promote_every
+        told = ranked(request.gemm, spec, request.alignment, cluster_k=(size,), promote_every=every)
         plans = (config for _, config in told)
         cores = {core_of(one): one for one in islice((one for one in plans if size_along_k(one) > 1), 4 * count)}
         found += list(cores.values())[: max(1, count // 3)]
@@ -135,19 +156,21 @@ def shipped() -> dict[Key, PlanConfig]:
     return {one.key: one.config for one in reversed(shipped_winners())}
 
 
-def shipped_for(problem: Problem, spec: DeviceSpec) -> list[PlanConfig]:
+def shipped_for(problem: Problem | Batched, spec: DeviceSpec) -> list[PlanConfig]:
     """The plan that the package ships for a problem, if any."""
+    if isinstance(problem, Batched) or problem.scales:
+        return []
     gemm = problem.gemm
-    found = None if problem.scales else shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
+    found = shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
     return [] if found is None else [found]
 
 
 def prepared_for(
-    problem: Problem, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float, families: str
+    problem: Problem | Batched, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float, families: str
 ) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, compiled; the reason in place of one that cannot be."""
-    gemm, candidates = problem.gemm, candidates_of(problem, spec, count, cluster_k, spread, families)
-    space, cache = Space(gemm, spec, candidates), CubinCache()
+    candidates = candidates_of(problem, spec, count, cluster_k, spread, families)
+    space, cache = Space(problem.gemm, spec, candidates, stack=request_of(problem).stack), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
         try:
@@ -167,15 +190,13 @@ class Meter:
         self._loaded: dict[Any, Any] = {}
         self._random = random.Random(0)
 
-    def row(self, one: Drawn, prepared: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
+    def row(self, one: Target, prepared: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
         torch, gemm = self.torch, one.problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()
-        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
-        scales = scales_of(torch, gemm)
-        peer_of = by_torch(torch, one.problem, scales)
-        peer_of(*pairs[0])
-        calls: dict[str, Callable[[], object]] = {"cuBLAS": over(peer_of, pairs)}
+        rivals = contest(torch, one.problem)
+        pairs, out = rivals.operands, self._result(one.problem)
+        calls: dict[str, Callable[[], object]] = {"cuBLAS": rivals.peer}
         told: dict[str, float] = {}
         failed: list[str] = [one for _, one in prepared if isinstance(one, str)]
         scratch_bytes = max([0, *(p.plan.scratch_bytes for _, p in prepared if not isinstance(p, str))])
@@ -184,10 +205,10 @@ class Meter:
             if isinstance(plan, str):
                 continue
             FAULT.write_text(plan.candidate.key, encoding="utf-8")
-            multiply = self._function(gemm, plan, scratch, scales)
+            multiply = self._function(plan, out, scratch, rivals.scales)
+            out.fill_(float("nan"))
             try:
-                key, every = plan.candidate.key, one.problem.promote_every
-                checked(torch, gemm, key, multiply(*pairs[0]), *pairs[0], scales=scales, promote_every=every)
+                rivals.check("It", multiply(*pairs[0]))
             except TilewrightError as wrong:
                 failed.append(f"{plan.candidate}: {wrong}"[:300])
                 continue
@@ -205,9 +226,13 @@ class Meter:
         row["choice"] = round(times[first], 2) if first in times else None
         return {**row, "failed": failed} if failed else row
 
-    def _function(
-        self, gemm: Gemm, prepared: Prepared, scratch: Any, scales: Sequence[Any]
-    ) -> Callable[[Any, Any], Any]:
+    def _result(self, problem: Problem | Batched) -> Any:
+        """Memory that all plans write, one after another."""
+        out = problem.gemm.out.array_name
+        shape = (problem.batch,) if isinstance(problem, Batched) else ()
+        return self.torch.empty((*shape, problem.m, problem.n), dtype=getattr(self.torch, out), device="cuda")
+
+    def _function(self, prepared: Prepared, out: Any, scratch: Any, scales: Sequence[Any]) -> Callable[[Any, Any], Any]:
         launches = []
         for one in prepared.launches:
             kernel = self._loaded.get(one.paper.source)
@@ -216,8 +241,6 @@ class Meter:
             launches.append(kernel.prepare(one.paper.grid, one.paper.block, one.paper.arguments))
         steps = [replace(step, launch=launch) for step, launch in zip(prepared.plan.steps, launches, strict=True)]
         plan, torch, at = replace(prepared.plan, steps=tuple(steps)), self.torch, scratch.data_ptr()
-        out = torch.full((gemm.m, gemm.n), float("nan"), dtype=getattr(torch, gemm.out.array_name), device="cuda")
-
         factors = (0, 0, *(scale.data_ptr() for scale in scales)) if scales else ()
 
         def multiply(a: Any, b: Any) -> Any:
@@ -258,34 +281,44 @@ class Meter:
         return {name: statistics.median(found) if len(found) > 2 else min(found) for name, found in times.items()}
 
 
-def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
+def _targets(asked: argparse.Namespace) -> tuple[Target, ...]:
     formats, orders = asked.dtype.split(","), asked.order.split(",")
-    found: list[Drawn] = []
+    found: list[Target] = []
     if asked.shapes is not None:
         layers = shapes_of_layers(layers_of(asked.shapes), tokens_of(asked.tokens))
         found += drawn(layers, formats, orders, seed=asked.seed, sample=asked.sample)
-    sizes = [(parsed(one), "asked") for one in asked.sizes.split(",") if one]
-    found += drawn(sizes, formats, orders, seed=asked.seed)
+    found += asked_for(asked.sizes.split(",") if asked.sizes else (), formats, orders)
+    if asked.batched:
+        batches = drawn_batched(asked.batched, asked.seed, formats)
+        found += [one for one in batches if one.problem.format in formats]
     if asked.suite:
         found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(tiny_shapes(asked.tiny, asked.seed), formats, orders, seed=asked.seed)
+    found += drawn(short_k_shapes(asked.short_k, asked.seed), formats, orders, seed=asked.seed)
     return tuple(scaled for one in found for scaled in _with_scales(one, asked))
 
 
-def parsed(sizes: str) -> tuple[int, int, int]:
+def asked_for(sizes: Iterable[str], formats: Sequence[str], orders: Sequence[str]) -> list[Target]:
+    """Problems by their sizes, in each format and order; batches, of four sizes, in each format.
+
+    >>> [str(one.problem) for one in asked_for(["77x4608x1152", "175x304x552x768"], ["bf16"], ["TN", "NT"])]
+    ['77x4608x1152 bf16 TN', '77x4608x1152 bf16 NT', '175 x 304x552x768 bf16']
     """
-    >>> parsed("77x4608x1152")
-    (77, 4608, 1152)
-    """
-    m, n, k = map(int, sizes.split("x"))
-    return m, n, k
+    shapes, batches = list[tuple[tuple[int, int, int], str]](), list[DrawnStack]()
+    for one in sizes:
+        *batch, m, n, k = map(int, one.split("x"))
+        if batch:
+            batches += [DrawnStack(Batched(*batch, m, n, k, name), "asked") for name in formats]
+        else:
+            shapes.append(((m, n, k), "asked"))
+    return [*drawn(shapes, formats, orders, seed=0), *batches]
 
 
-def _with_scales(one: Drawn, asked: argparse.Namespace) -> Iterator[Drawn]:
+def _with_scales(one: Target, asked: argparse.Namespace) -> Iterator[Target]:
     """A problem as it was drawn; of FP8, with each of the scales, fast and promoted, that are asked for."""
-    if one.problem.format not in FP8:
+    if isinstance(one, DrawnStack) or one.problem.format not in FP8:
         yield one
         return
     sums = [word == "fast" for word in asked.sums.split(",")]
@@ -337,6 +370,18 @@ def tiny_shapes(count: int, seed: int) -> Iterator[tuple[tuple[int, int, int], s
         yield (m, n, k), "random tiny"
 
 
+def short_k_shapes(count: int, seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
+    """Where C takes most of the time and no row is aligned: odd M and N from 65 to 8191, K from 8 to 96.
+
+    >>> [shape for shape, _ in short_k_shapes(2, seed=1)]
+    [(123, 3907, 53), (221, 709, 24)]
+    """
+    rng = random.Random(seed)
+    for _ in range(count):
+        m, n, k = (exp(rng.uniform(log(low), log(high))) for low, high in ((64, 8191), (64, 8191), (8, 96)))
+        yield (int(m) | 1, int(n) | 1, round(k)), "random, short k"
+
+
 _MOST_FAULTS = 3
 """Plans of one problem that may break the GPU's context before the problem is left."""
 
@@ -355,7 +400,7 @@ def end_all(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def measured(one: Drawn, plans: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
+def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
     """The row of a problem, in a process of its own: a kernel that breaks the context ends it."""
     import torch
 
@@ -375,7 +420,8 @@ def main() -> None:
     parser.add_argument("--shapes", type=Path)
     parser.add_argument("--tokens", type=Path)
     parser.add_argument("--suite", action="store_true", help="the problems of `tilewright bench` as well")
-    parser.add_argument("--sizes", default="", help="of problems, such as 77x4608x1152,768x16384x2048")
+    parser.add_argument("--sizes", default="", help="of problems, such as 77x4608x1152; of a batch of 7, 7x64x64x128")
+    parser.add_argument("--batched", type=int, default=0, help="random batches a format, beside the fixed ones")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--order", default="NT")
@@ -388,6 +434,7 @@ def main() -> None:
     parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
+    parser.add_argument("--short-k", type=int, default=0, help="problems with odd m and n, and k from 8 to 96")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -413,7 +460,7 @@ def main() -> None:
             file.flush()
 
         write({"origin": asdict(origin)})
-        tasks: dict[Future[Any], Drawn] = {
+        tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
                 *(asked.plans, asked.cluster_k, asked.spread, asked.families),

@@ -28,6 +28,7 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
+from tilewright.planning.assembly import Request
 from tilewright.planning.correction import FP8_FIT, fitted
 from tilewright.planning.cost import (
     Around,
@@ -44,7 +45,7 @@ from tilewright.planning.packing import Packing, behind_packing
 from tilewright.planning.ranking import estimate_us
 from tilewright.planning.wgmma_cost import Constants
 from tilewright.problem.gemm import Gemm
-from tilewright.suite.problems import Problem
+from tilewright.suite.stacks import problem_named, request_of
 from tilewright.winners.plan_config import PlanConfig
 
 OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
@@ -71,12 +72,13 @@ _TREES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Plans of one problem behind one packing. us: microseconds of each, without the packing. peer_us: cuBLAS's. long:
-    whether graphs were, as the choice is judged."""
+    """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each, without the
+    packing. peer_us: cuBLAS's. long: whether graphs were, as the choice is judged."""
 
     name: str
     kind: str
     gemm: Gemm
+    count: int
     packing: Packing
     columns: Columns
     us: Any
@@ -100,7 +102,8 @@ def measured(fit: str, paths: Iterable[Path], *, long: bool) -> list[Measured]:
     """The plans in sweeps that a fit is of."""
     kind, found = FAMILY[fit], list[Measured]()
     for row in rows_of(paths):
-        gemm = Problem.of(row["p"]).gemm
+        request = request_of(problem_named(row["p"]))
+        gemm, count = request.gemm, count_of(request)
         if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
             continue
         best, ways = row["plans"][0][2], {}
@@ -112,10 +115,15 @@ def measured(fit: str, paths: Iterable[Path], *, long: bool) -> list[Measured]:
         for packing, plans in ways.items():
             if len(plans) > 1:
                 columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
-                before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing)
+                before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing, count)
                 us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
-                found.append(Measured(row["p"], kind, gemm, packing, columns, us, row["cublas"], long))
+                found.append(Measured(row["p"], kind, gemm, count, packing, columns, us, row["cublas"], long))
     return found
+
+
+def count_of(request: Request) -> int:
+    """Problems of a batch."""
+    return 1 if request.stack is None else request.stack.count
 
 
 def rows_of(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -133,9 +141,9 @@ def estimated(one: Measured, at: Constants | None) -> Any:
     reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, SPEC, c.split_k), 0.0)
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.timed(c, one.read, SPEC, lengths, at=at).seconds
+        return reduced + wgmma_cost.timed(c, one.read, SPEC, lengths, one.count, at).seconds
     alignment = alignment_of_rows(one.gemm)
-    around = Around(one.packing, alignment.a, alignment.b, alignment.c)
+    around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
     return reduced + kernel_seconds(one.kind, c, one.read, SPEC, around, sizes)
 
 
@@ -175,7 +183,7 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
         seconds = estimated(one, at)
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        asked = features(one.kind, one.columns, one.read, SPEC, lengths, seconds)
+        asked = features(one.kind, one.columns, one.read, SPEC, lengths, seconds, one.count)
         x.append(np.column_stack([asked, np.full(len(seconds), float(one.long))]))
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds))
@@ -196,29 +204,30 @@ def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
 
     left = [np.log(one.us / (1e6 * estimated(one, at))) for one in data]
     y = [float(np.average(of, weights=one.weights)) for of, one in zip(left, data, strict=True)]
-    return trees_of_problems([one.read for one in data], y, [one.long for one in data])
+    return trees_of_problems([(one.read, one.count) for one in data], y, [one.long for one in data])
 
 
-def trees_of_problems(problems: Sequence[Gemm], y: Sequence[float], long: Sequence[bool]) -> Any:
+def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], long: Sequence[bool]) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
-    x = np.column_stack([[problem_features(one) for one in problems], np.array(long, float)])
+    x = np.column_stack([[problem_features(one, count) for one, count in problems], np.array(long, float)])
     weights = np.where(long, _LONG_WEIGHS, 1.0)
     return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=weights)
 
 
 def fit_gemv(paths: Iterable[Path], short: Iterable[Path]) -> dict[str, Any]:
     """What the estimates of the family gemv are multiplied by, which has a kernel or two for a problem."""
-    problems, y, long = list[Gemm](), list[float](), list[bool]()
+    problems, y, long = list[tuple[Gemm, int]](), list[float](), list[bool]()
     for row, is_long in [*((row, True) for row in rows_of(paths)), *((row, False) for row in rows_of(short))]:
-        gemm = Problem.of(row["p"]).gemm
+        request = request_of(problem_named(row["p"]))
+        gemm, count = request.gemm, count_of(request)
         for told, _, us in row["plans"]:
             one = PlanConfig.from_data(told)
             if one.kernel.kind == "gemv":
-                problems.append(few_rows(gemm))
+                problems.append((few_rows(gemm), count))
                 long.append(is_long)
-                y.append(float(np.log(us / estimate_us(one, gemm, SPEC, alignment_of_rows(gemm)))))
+                y.append(float(np.log(us / estimate_us(one, gemm, SPEC, request.alignment, request.stack))))
     print(f"{len(problems)} problems; off by {np.mean(y):+.3f}, {np.std(y):.3f} in the logarithm")
     return told_trees(trees_of_problems(problems, y, long))
 

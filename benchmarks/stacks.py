@@ -34,7 +34,7 @@ from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, launches_of
 from tilewright.planning.plan import Plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
-from tilewright.planning.stack import Groups, Stack
+from tilewright.planning.stack import Groups
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda, compiler_version
@@ -42,7 +42,7 @@ from tilewright.runtime.probe import probe
 from tilewright.suite.contests import Contest, contest
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import true_to_formats
-from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Grouped, random_batched, random_grouped
+from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Grouped, random_batched, random_grouped, request_of
 from tilewright.suite.timing import interleaved
 from tilewright.winners.plan_config import PlanConfig
 
@@ -53,20 +53,18 @@ _LOOKED_AT = 200
 """Plans among which others than the first are looked for."""
 
 
-def request_of(problem: Problem) -> Request:
+def request_for(problem: Problem) -> Request:
     """What the library asks for, of tight operands."""
-    gemm = problem.gemm
-    alignment = alignment_of_rows(gemm)
     if isinstance(problem, Batched):
-        steps = gemm.m * gemm.k, gemm.k * gemm.n, gemm.m * gemm.n
-        return Request(gemm, alignment, Stack(problem.batch, *steps))
-    along = "k" if problem.gradient else "m"
-    return Request(gemm, alignment, groups=Groups(len(problem.rows), along, problem.n * problem.k))
+        return request_of(problem)
+    gemm, along = problem.gemm, "k" if problem.gradient else "m"
+    groups = Groups(len(problem.rows), along, problem.n * problem.k)
+    return Request(gemm, alignment_of_rows(gemm), groups=groups)
 
 
 def configs_of(problem: Problem, spec: DeviceSpec, count: int) -> list[PlanConfig]:
     """The plans that are priced best, no two of one tile and cluster; the first is what runs."""
-    request = request_of(problem)
+    request = request_for(problem)
     ranked: Iterable[PlanConfig] = estimated(request, spec) if request.groups is None else ranked_ragged(request, spec)
     found: dict[Any, PlanConfig] = {}
     for config in islice(ranked, _LOOKED_AT):
@@ -87,7 +85,7 @@ def compiled(problem: Problem, spec: DeviceSpec, arch: str, count: int) -> list[
     failed, cache = [], CubinCache()
     for config in configs_of(problem, spec, count):
         try:
-            for launch in launches_of(made(PaperKernels(spec), request_of(problem), config)):
+            for launch in launches_of(made(PaperKernels(spec), request_for(problem), config)):
                 compile_cuda(launch.source, arch, cache=cache)
         except TilewrightError as failure:
             failed.append(f"{config}: {failure.headline}")
@@ -129,7 +127,7 @@ def row_of(torch: Any, problem: Problem, spec: DeviceSpec, count: int) -> dict[s
     kernels = dispatcher(0).kernels
     for config in configs_of(problem, spec, count):
         try:
-            plan = made(kernels, request_of(problem), config)
+            plan = made(kernels, request_for(problem), config)
             rounds.check(str(config), caller(torch, plan, problem, rounds)())
             calls[str(config)] = caller(torch, plan, problem, rounds)
         except TilewrightError as failure:

@@ -18,7 +18,7 @@ from typing import Any
 from tilewright.device.catalog import device
 from tilewright.errors import TilewrightError
 from tilewright.planning.on_paper import alignment_of_rows, order_of_plan, version_of
-from tilewright.suite.problems import problems
+from tilewright.suite.stacks import Batched, problem_named
 from tilewright.winners.database import shipped_winners
 from tilewright.winners.keys import Key, row_alignment, sources_version
 from tilewright.winners.plan_config import PlanConfig
@@ -39,11 +39,9 @@ def winners_of(path: Path, spec_name: str) -> Iterator[Winner]:
         row = json.loads(line)
         if "origin" in row:
             origin = row["origin"]
-        if not row.get("plans"):
+        if not row.get("plans") or isinstance(problem_named(row["p"]), Batched):  # of which none is shipped
             continue
-        shape, dtype, orders = row["p"].split()[:3]
-        m, n, k = map(int, shape.split("x"))
-        gemm = problems([(m, n, k)], [dtype], [orders])[0].gemm
+        gemm = problem_named(row["p"]).gemm
         key = Key.of(spec, gemm, row_alignment(gemm))
         times = {PlanConfig.from_data(told): us for told, _, us in row["plans"]}
         best = min(times, key=times.__getitem__)

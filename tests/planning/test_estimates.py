@@ -21,12 +21,13 @@ from tilewright.planning.candidates import candidates, with_options
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.ragged import _by_tma, ranked_ragged
-from tilewright.planning.ranking import Ranking, core_of, ranked, whole_space
+from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.planning.stack import Stack
 from tilewright.planning.wgmma_cost import promotion_clocks, read_bytes
 from tilewright.problem import Gemm
 from tilewright.problem.emulation import F16X3
 from tilewright.suite.problems import Problem
+from tilewright.suite.stacks import Batched, request_of
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -173,3 +174,36 @@ def test_the_whole_space_of_promoted_sums_holds_kernels_that_promote_them_alone(
     kernels = [config.kernel for _, config in found[:200]]
     assert {getattr(kernel, "promote_every", 0) for kernel in kernels} == {128}
     assert not any(kernel.reasons_against(one.gemm) for kernel in kernels if isinstance(kernel, WgmmaConfig))
+
+
+@pytest.mark.parametrize("family", ["wgmma", "mma", "simt"])
+def test_the_whole_space_of_a_batch_holds_what_a_batch_can_run_priced_for_all_of_it(family: str) -> None:
+    one = request_of(Batched(24, 200, 300, 96, "bf16" if family != "simt" else "f32"))
+    spec = device("H200")
+    found = whole_space(one.gemm, spec, one.alignment, family=family, stack=one.stack)
+    configs = [config for _, config in found[:300]]
+    assert {getattr(config.kernel, "split_k", 1) for config in configs} == {1}
+    assert {getattr(config.kernel, "cluster_k", 1) for config in configs} == {1}
+    assert not any(config.tile_multiples for config in configs)
+    best_us, best = found[0]
+    assert best_us == pytest.approx(estimate_us(best, one.gemm, spec, one.alignment, one.stack), rel=0.02)
+    assert best_us > 1.2 * estimate_us(best, one.gemm, spec, one.alignment)
+
+
+def test_the_whole_space_behind_one_packing_holds_no_other() -> None:
+    gemm, spec = Problem.of("225x2343x15 bf16 NT").gemm, device("H200")
+    alignment = alignment_of(gemm)
+    ways = packings_for("mma", gemm, alignment)
+    assert len(ways) == 2
+    for way in ways:
+        found = whole_space(gemm, spec, alignment, family="mma", packing=way)
+        assert {config.packed for _, config in found[:20]} == {way.packed}
+
+
+def test_no_simt_kernel_of_the_whole_space_copies_two_bytes_by_cp_async() -> None:
+    gemm, spec = Problem.of("225x2343x15 bf16 NT").gemm, device("H200")
+    found = whole_space(gemm, spec, alignment_of(gemm), family="simt")
+    assert {getattr(config.kernel, "b_transport", "") for _, config in found[:100]} == {"registers"}
+    in_f32 = Problem.of("225x2343x15 f32 NT").gemm
+    found = whole_space(in_f32, spec, alignment_of(in_f32), family="simt")
+    assert {getattr(config.kernel, "b_transport", "") for _, config in found} == {"registers", "cp_async"}

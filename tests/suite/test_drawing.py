@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from tilewright.cli.bench_drawn import targets_of
+from tilewright.dtypes import BF16
 from tilewright.errors import TilewrightError, UnknownName
+from tilewright.frontend.libraries import View
+from tilewright.frontend.options import PLAIN
+from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.problems import Problem
-from tilewright.suite.stacks import random_batched, random_grouped
+from tilewright.suite.stacks import Batched, DrawnStack, problem_named, random_batched, random_grouped, request_of
 
 
 @pytest.fixture
@@ -109,3 +113,24 @@ def test_fp8_is_drawn_with_scales_of_rows_fast_and_promoted(layers: Path) -> Non
     assert str(promoted).endswith("e4m3 NT row") and str(fast) == f"{promoted} fast"
     assert fast.n % 16 == 0 and (fast.promote_every, promoted.promote_every) == (0, 128)
     assert emulated.precision == "f32_emulated" and emulated.gemm.dtype.bytes == 4
+
+
+@pytest.mark.parametrize("text", ["7 x 24x40x16 bf16", "3 x 9x7x5 bf16", "16 x 1x4096x4096 bf16"])
+def test_a_batch_is_requested_as_matmul_requests_it(text: str) -> None:
+    one = problem_named(text)
+    assert isinstance(one, Batched) and str(one) == text
+    a, b = (
+        View(1 << 20, (one.batch, rows, columns), (rows * columns, columns, 1), BF16, 0)
+        for rows, columns in ((one.m, one.k), (one.k, one.n))
+    )
+    views = Views(a, b)
+    (piece,) = requests_of(views, *checked(views, PLAIN), PLAIN)
+    assert request_of(one) == piece.request
+
+
+def test_batches_are_drawn_beside_the_fixed_ones() -> None:
+    asked = {"shapes": None, "tokens": None, "random": 0, "batched": True, "grouped": False}
+    found = targets_of(**asked, formats=["bf16", "f32"], orders=["NT"], seed=3, sample=2)  # type: ignore[arg-type]
+    assert all(isinstance(one, DrawnStack) and isinstance(one.problem, Batched) for one in found)
+    drawn_ones = [one.problem for one in found if one.source == "random"]
+    assert drawn_ones == [*random_batched(2, 3, ["bf16", "f32"])] and len(found) > len(drawn_ones) == 4

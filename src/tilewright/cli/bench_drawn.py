@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.problems import with_scales
-from tilewright.suite.stacks import BATCHED, GROUPED, DrawnStack, random_batched, random_grouped
+from tilewright.suite.stacks import GROUPED, DrawnStack, drawn_batched, random_grouped
 from tilewright.suite.sweep import BUDGET_SPENT, SHORT, Outcome, Summary, SweepBench, SweepRow, classes, sweep, worst
 from tilewright.winners.keys import short_name
 
@@ -45,8 +45,7 @@ def targets_of(
         found += _with_scales(drawn(layers, formats, orders, seed=seed, sample=sample))
     found += _with_scales(drawn(random_shapes(random, seed), formats, orders, seed=seed))
     if batched:
-        found += [DrawnStack(one, "fixed") for one in BATCHED]
-        found += [DrawnStack(one, "random") for one in random_batched(sample or 0, seed, formats)]
+        found += drawn_batched(sample or 0, seed, formats)
     if grouped:
         found += [DrawnStack(one, "fixed") for one in GROUPED]
         found += [DrawnStack(one, "random") for one in random_grouped(sample or 0, seed)]

@@ -276,6 +276,15 @@ def stores_unaligned_rows(gemm: Gemm) -> bool:
     return gemm.ldc * gemm.out.bytes % _WIDEST_BYTES != 0
 
 
+_LEAST_ASYNC_BYTES = 4
+"""What cp.async moves at least."""
+
+
+def _neighbours_of_b(c: Any, gemm: Gemm) -> Any:
+    """Elements of B that lie side by side both in memory and in its tile, whose rows run along n, in a copy."""
+    return c.copied if gemm.b is Order.ROW else 1
+
+
 LAWS: tuple[Law, ...] = (
     WARPS_DIVIDE,
     Law(
@@ -290,6 +299,13 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: ((c.copied != 1) & (c.copied != 4)) | ((c.columns_together != 1) & (c.columns_together != 4)),
         lambda c, g: (
             f"a thread copies 1 or 4 neighbours, and has 1 or 4 columns, not {c.copied} and {c.columns_together}"
+        ),
+    ),
+    Law(
+        lambda c, g: (c.b_transport == "cp_async") & (_neighbours_of_b(c, g) * g.dtype.bytes < _LEAST_ASYNC_BYTES),
+        lambda c, g: (
+            f"neighbours of B are copied {_neighbours_of_b(c, g) * g.dtype.bytes} bytes at once, and cp.async moves 4 "
+            "at least"
         ),
     ),
     *THREADS_FIT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
+from math import gcd, log2
 from typing import Any
 
 import numpy as np
@@ -232,7 +232,7 @@ def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     """What the trees ask about that know a problem alone."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
     sizes = np.log2(np.maximum(1.0, (read.m, read.n, read.k, count * read.flops, moved_bytes))).tolist()
-    return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read)
+    return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 
 def _ranks_of(
@@ -353,6 +353,7 @@ def _sized_features(
             moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
+        log2(count),
     )
 
 

@@ -217,7 +217,7 @@ def ranked(
         if kind == "wgmma":
             served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
             sources = [promising(rows, gemm, spec, count) for rows in served]
-        ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
+        ways = packings_for(kind, gemm, alignment, stack)
         sources = [rows for rows in sources if len(rows)]
         if not sources:
             continue
@@ -283,27 +283,42 @@ def _priced_together(
 
 
 def whole_space(
-    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None, promote_every: int = 0
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    *,
+    family: str | None = None,
+    stack: Stack | None = None,
+    packing: Packing | None = None,
+    promote_every: int = 0,
 ) -> Ranking:
-    """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first. promote_every:
-    as for `ranked`."""
+    """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first. stack,
+    promote_every: as for `ranked`. packing: the only one before them; None: each of `packings_for`."""
     tables: list[Priced] = []
-    kinds = candidates(gemm, spec) if family is None else families_for(gemm, spec, family)
+    count = 1 if stack is None else stack.count
+    kinds = candidates(gemm, spec, count) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
         found = []
-        for packing in ways_to_pack(kind, gemm, alignment):
-            read = behind_packing(gemm, kind, packing)
+        for way in packings_for(kind, gemm, alignment, stack) if packing is None else (packing,):
+            read = behind_packing(gemm, kind, way)
             legal = space(kind, read)
             if promote_every:
                 legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
-            rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
-            rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
+            rows, clusters = legal, list[Columns]()
+            if stack is None:
+                rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
+                rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
+                clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
             if kind == "wgmma":
-                rows = _that_tma_can_serve(rows, gemm, alignment, None)
-            clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
-            found += [(of, packing) for of in (rows, *clusters)]
-        tables += _priced(kind, found, gemm, spec, alignment, corrected=_CORRECTED)
+                rows = _that_tma_can_serve(rows, gemm, alignment, stack)
+            found += [(of, way) for of in (rows, *clusters)]
+        tables += _priced(kind, found, gemm, spec, alignment, count, corrected=_CORRECTED)
     return Ranking(tables)
+
+
+def packings_for(kind: str, gemm: Gemm, alignment: Alignment, stack: Stack | None = None) -> list[Packing]:
+    """What may be packed before kernels of a family; of a batch, without padding to tile multiples."""
+    return [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
 
 
 def estimate_us(

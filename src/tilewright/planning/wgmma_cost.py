@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -330,7 +331,7 @@ def sized_features(
         *(np.log2(m), np.log2(n), np.log2(np.maximum(k, 1))),
         *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
         *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
-        *(len(operands), sum(one.is_vector and not one.single for one in operands)),
+        *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
     )
 
 

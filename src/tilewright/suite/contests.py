@@ -29,6 +29,7 @@ class Contest:
     """Functions that compute the same: ours and PyTorch's, with a check of one result against float64.
 
     operands: copies of what they take in turn, the arguments of one call each. ran: what ran of ours, after a call.
+    scales: of FP8 operands, as `scales_of` makes them.
     """
 
     ours: Callable[[], Any]
@@ -36,6 +37,7 @@ class Contest:
     check: Callable[[str, Any], float]
     operands: Sequence[tuple[Any, ...]]
     ran: Callable[[], str]
+    scales: Sequence[Any] = ()
 
     @property
     def copies(self) -> int:
@@ -68,6 +70,7 @@ def _plain(torch: Any, problem: Problem, dtype: Any) -> Contest:
         check,
         pairs,
         lambda: words_of_problem(problem, a, b, scales),
+        scales,
     )
 
 
@@ -82,6 +85,10 @@ def _operand_bytes(problem: Batched | Grouped) -> int:
 def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
     from tilewright.frontend import matmul
     from tilewright.frontend.compute import words_of
+    from tilewright.frontend.options import options_asked
+
+    precision = precision_of(problem.format)
+    options = options_asked(1.0, None, None, precision, None, False, None, False)
 
     def made(*shape: int) -> list[Any]:
         return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(copies)]
@@ -90,15 +97,17 @@ def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
     pairs = list(zip(a, b, strict=True))
 
     def check(who: str, result: Any) -> float:
+        if not bool(torch.isfinite(result).all()):
+            raise TilewrightError(f"{who} is wrong for {problem}: elements are not finite.")
         some = range(0, problem.batch, -(-problem.batch // MATRICES_CHECKED))
         return max(_error(torch, problem.gemm, who, result[i], a[0][i], b[0][i]) for i in some)
 
     return Contest(
-        over(matmul, pairs),
+        over(lambda a, b: matmul(a, b, precision=precision), pairs),
         over(torch.bmm, pairs),
         check,
         pairs,
-        lambda: words_of(*pairs[0]),
+        lambda: words_of(*pairs[0], options),
     )
 
 

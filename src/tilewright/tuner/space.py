@@ -25,6 +25,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.ranking import estimate_us, whole_space
 from tilewright.planning.skinny import skinny_for
+from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
 from tilewright.winners.order import ReductionOrder
@@ -73,15 +74,22 @@ class Candidate:
 class Space:
     """The candidates for one problem on one device, at aligned addresses, best predicted first.
 
-    like: only candidates that sum in this order are legal. May be asked from several threads.
+    like: only candidates that sum in this order are legal. stack: where the problem is one of a batch. May be asked
+    from several threads.
     """
 
     def __init__(
-        self, gemm: Gemm, spec: DeviceSpec, candidates: Sequence[Candidate], *, like: ReductionOrder | None = None
+        self,
+        gemm: Gemm,
+        spec: DeviceSpec,
+        candidates: Sequence[Candidate],
+        *,
+        like: ReductionOrder | None = None,
+        stack: Stack | None = None,
     ) -> None:
         self.gemm, self.spec, self.like = gemm, spec, like
         self.alignment = alignment_of_rows(gemm)
-        self.request = Request(gemm, self.alignment)
+        self.request = Request(gemm, self.alignment, stack)
         self.ranked = tuple({one.config: one for one in candidates}.values())
         self.candidates = tuple(one.config for one in self.ranked)
         self._known = frozenset(self.candidates)

@@ -12,7 +12,7 @@ Errors: of 1024 x 1024 results of a sum over k against float64, over operands of
 largest error of an element as a share of its bound, of all the relative error in the norm of Frobenius, and the largest
 error in units of 2**-24 |A||B|. A share above 1 is an error of the library: the exit status is 1. ran: what the device
 chose.
-Weights: products of few rows with prepared weights of shape (k, n), burst; pieces_gb_per_s counts the bytes of the
+Weights: skinny products with prepared weights of shape (k, n), burst; pieces_gb_per_s counts the bytes of the
 pieces, of_reading is its share of the rate at which PyTorch sums 1 GiB.
 Kernels are compiled first, by several processes. One JSON line a row; the first tells device, date and command. No
 shape and no weight is begun after --seconds.

@@ -99,7 +99,7 @@ def _weights(rows: list[Row]) -> list[str]:
     lines = [
         "### Prepared weights",
         "",
-        "Products of few rows with `tw.prepare(weight, precision=...)`, burst, a weight in no cache. GB/s of pieces "
+        "Skinny products with `tw.prepare(weight, precision=...)`, burst, a weight in no cache. GB/s of pieces "
         "count the pieces of the weight, or the weight itself where f32 arithmetic ran; of reading is their share of "
         "the rate at which PyTorch sums 1 GiB.",
         "",

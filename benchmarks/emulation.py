@@ -30,6 +30,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from stretches import stretches_of
+
 from tilewright import extras, matmul, plan, prepare
 from tilewright.bench.records import command, commit, now
 from tilewright.dtypes import F32
@@ -41,7 +43,6 @@ from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
 from tilewright.suite.problems import EMULATIONS, Problem
-from tilewright.suite.stretches import stretches_of
 from tilewright.suite.timing import interleaved
 
 SHAPES = ("4096x4096x4096", "8192x8192x8192", "4096x14336x4096")

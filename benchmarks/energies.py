@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
+from validation import Case, cases
 
 from tilewright.bench.records import recorded_folder
 from tilewright.device.catalog import H200
 from tilewright.model.power import FORMAT_SHARES, IDLE_SHARE, Events
-from tilewright.report.validation import Case, cases
 
 NOT_LOADED = {"no A": 1 / 3, "no B": 2 / 3, "no AB": 1.0}
 """Share of the tiles' bytes: of 128 rows of A and 256 of B."""

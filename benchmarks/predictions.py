@@ -13,14 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from tilewright.bench.records import recorded_folder
-from tilewright.device.catalog import H200
-from tilewright.ladders import find_rung
-from tilewright.model.occupancy import occupancy
-from tilewright.model.time import predict_time
-from tilewright.prediction.counting import work_of
-from tilewright.prediction.predict import dram_bytes
-from tilewright.report.validation import (
+from validation import (
     built_for,
     cases,
     collect,
@@ -30,7 +23,15 @@ from tilewright.report.validation import (
     spearman,
     sustained_cases,
 )
-from tilewright.report.validation_page import page
+from validation_page import page
+
+from tilewright.bench.records import recorded_folder
+from tilewright.device.catalog import H200
+from tilewright.ladders import find_rung
+from tilewright.model.occupancy import occupancy
+from tilewright.model.time import predict_time
+from tilewright.prediction.counting import work_of
+from tilewright.prediction.predict import dram_bytes
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import build
 

@@ -7,7 +7,7 @@
 Scales of tensors and of rows and columns, fast and promoted, beside the same call of PyTorch; scales of blocks beside
 what PyTorch has for them, and beside its product with scales of tensors and promoted sums. e4m3 in, bf16 out, b with k
 contiguous. Operands are rotated through more than four times the L2, calls captured into CUDA graphs that are replayed
-in turn; sustained: stretches of half a second (`tilewright.suite.stretches`). Results are compared with the peer's
+in turn; sustained: stretches of half a second (`stretches.py`). Results are compared with the peer's
 first: a relative distance above 1 % is an error, and the exit status is 1.
 One JSON line a row; the first tells device, date and command. No size is begun after --seconds.
 
@@ -30,6 +30,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from stretches import stretches_of
+
 from tilewright import extras, scaled_matmul
 from tilewright.bench.records import command, commit, now
 from tilewright.cli.page_files import kept_up_to_date
@@ -45,7 +47,6 @@ from tilewright.problem.gemm import Gemm
 from tilewright.report.markdown import with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
-from tilewright.suite.stretches import stretches_of
 from tilewright.suite.timing import interleaved
 from tilewright.winners.plan_config import PlanConfig
 

@@ -8,8 +8,7 @@ from typing import Any
 import notebooks
 import reference
 from mkdocs.structure.files import File, Files
-
-from tilewright.report.pages import pages
+from rung_pages import pages
 
 
 def on_files(files: Files, config: Any) -> Files:

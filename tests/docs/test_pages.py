@@ -6,13 +6,13 @@ import re
 from posixpath import dirname, join, normpath
 
 import pytest
+from rung_pages import pages, paths
+from rung_pages.excerpt import main_loop
+from rung_pages.index import INDEX
+from rung_pages.rung import file_name
 
 from tilewright.ladders import LADDERS
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
-from tilewright.report.pages import pages, paths
-from tilewright.report.pages.excerpt import main_loop
-from tilewright.report.pages.index import INDEX
-from tilewright.report.pages.rung import file_name
 
 
 @pytest.fixture(scope="module")

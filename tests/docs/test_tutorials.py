@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import reference
+from rung_pages import paths
 
 from docs.markdown_blocks import blocks, run, with_outputs
 from tilewright.ladders import find_ladder
-from tilewright.report.pages import paths
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (

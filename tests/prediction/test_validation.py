@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tilewright.model.power import DRAM_PJ, INSTRUCTION_PJ, L2_PJ, MMA_PJ
-from tilewright.report.validation import (
+from validation import (
     BURSTS,
     OURS,
     Case,
@@ -20,6 +18,8 @@ from tilewright.report.validation import (
     spearman,
     sustained_cases,
 )
+
+from tilewright.model.power import DRAM_PJ, INSTRUCTION_PJ, L2_PJ, MMA_PJ
 
 ROOT = Path(__file__).parents[2]
 ALL = cases()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+import stretches
 
 from tests.suite.test_timing import FakeTimer
-from tilewright.suite import stretches
 from tilewright.suite.timing import Times
 
 

@@ -6,6 +6,8 @@ import json
 import random
 from pathlib import Path
 
+from validation import spearman
+
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.kernels.wgmma import WgmmaConfig
@@ -13,7 +15,6 @@ from tilewright.ladders.worklog.r13_best import config_at
 from tilewright.planning.packing import Alignment
 from tilewright.planning.ranking import estimate_us
 from tilewright.problem.gemm import Gemm
-from tilewright.report.validation import spearman
 from tilewright.winners.plan_config import PlanConfig
 
 H200, ALIGNED = device("H200"), Alignment(16, 16, 16)

@@ -3,7 +3,7 @@
 `pages()` makes the texts, by path below the folder: an index, and `<ladder>/<rung>.md`. The site has them.
 """
 
-from tilewright.report.pages.gather import Told, gather
-from tilewright.report.pages.index import pages, paths
+from rung_pages.gather import Told, gather
+from rung_pages.index import pages, paths
 
 __all__ = ["Told", "gather", "pages", "paths"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rung_pages.excerpt import main_loop
+from rung_pages.gather import SPEC, Told
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import format_name
@@ -11,8 +13,6 @@ from tilewright.report.collect import whats_new
 from tilewright.report.explain import owner, sentence
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
 from tilewright.report.markdown import recorded_formats
-from tilewright.report.pages.excerpt import main_loop
-from tilewright.report.pages.gather import SPEC, Told
 from tilewright.units import format_bytes
 
 

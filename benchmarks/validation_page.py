@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilewright.model.prediction import HIGH, LOW
-from tilewright.report.validation import (
+from validation import (
     BURSTS,
     OURS,
     TOLD_APART,
@@ -15,6 +14,8 @@ from tilewright.report.validation import (
     accuracy,
     by_ladder_and_gpu,
 )
+
+from tilewright.model.prediction import HIGH, LOW
 
 _HEAD = f"""# Predicted against measured
 

@@ -14,14 +14,16 @@ error in units of 2**-24 |A||B|. A share above 1 is an error of the library: the
 chose.
 Weights: skinny products with prepared weights of shape (k, n), burst; pieces_gb_per_s counts the bytes of the
 pieces, of_reading is its share of the rate at which PyTorch sums 1 GiB.
+Examples: what some of examples/ print, residuals and losses beside those of f32 and tf32.
 Kernels are compiled first, by several processes. One JSON line a row; the first tells device, date and command. No
-shape and no weight is begun after --seconds.
+shape, weight or example is begun after --seconds, and an example that is not done by then is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -54,7 +56,7 @@ ROWS_CHECKED = 64
 ERROR_SIZE, ERROR_K = 1024, 4096
 """Large enough for f32_emulated to multiply pieces."""
 
-FEW_ROWS = (1, 16, 64)
+SKINNY_ROWS = (1, 16, 64)
 READ_BYTES = 1 << 30
 U = 2.0**-24
 
@@ -268,8 +270,10 @@ def problems_of(asked: argparse.Namespace) -> list[Problem]:
 
 def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     began = time.monotonic()
-    compile_ahead(problems_of(asked))
-    print(f"kernels compiled: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    problems = problems_of(asked)
+    if problems:
+        compile_ahead(problems)
+        print(f"kernels compiled: {time.monotonic() - began:.0f} s", file=sys.stderr)
 
     def within_seconds(what: str) -> bool:
         left = asked.seconds - (time.monotonic() - began)
@@ -288,6 +292,20 @@ def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
             if within_seconds(f"{shape} {orders}"):
                 sustained = shape in asked.sustained and orders in asked.sustained_orders
                 yield from bench.times(shape, orders, sustained=sustained)
+    for name in asked.examples:
+        if within_seconds(name):
+            yield from example(name, asked.seconds - (time.monotonic() - began))
+
+
+def example(name: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """A row with the lines that an example prints, if it does so in time."""
+    script = Path(__file__).parents[1] / "examples" / f"{name}.py"
+    try:
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: left out", file=sys.stderr)
+        return
+    yield {"example": name, "lines": done.stdout.splitlines()}
 
 
 def _weight(text: str) -> tuple[int, int]:
@@ -303,9 +321,10 @@ def main() -> int:
     parser.add_argument("--sustained", nargs="*", default=list(SUSTAINED), metavar="MxNxK")
     parser.add_argument("--sustained-orders", nargs="*", default=["NT"], metavar="NT")
     parser.add_argument("--weights", nargs="*", type=_weight, default=[], metavar="KxN", help="prepared")
-    parser.add_argument("--rows", nargs="*", type=int, default=list(FEW_ROWS), help="of products with them")
+    parser.add_argument("--rows", nargs="*", type=int, default=list(SKINNY_ROWS), help="of products with them")
     parser.add_argument("--k", type=int, default=ERROR_K, help="of the sums whose errors are measured; 0: none")
-    parser.add_argument("--seconds", type=float, default=110.0, help="no shape is begun after this")
+    parser.add_argument("--examples", nargs="*", default=[], metavar="NAME", help="such as conjugate_gradients")
+    parser.add_argument("--seconds", type=float, default=110.0, help="nothing is begun after this")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch: Any = extras.require("torch", "Timing torch.mm")

@@ -38,7 +38,7 @@ PRECISIONS = (PEER, "tf32", *ALGORITHMS, "f32_emulated")
 Row = dict[str, Any]
 
 
-NAMES = ("problem", "orders", "weight", "rows", "operands", "precision")
+NAMES = ("problem", "orders", "weight", "rows", "operands", "precision", "example")
 """What a row is of; the rest was measured."""
 
 
@@ -80,6 +80,8 @@ def section(records: Sequence[Path]) -> str:
     lines += [*_problems(times, device(runs[0][0]["device"])), ""]
     lines += [*_weights(weights), ""] if weights else []
     lines += [*_complex(complex_numbers), ""] if complex_numbers else []
+    for row in (row for row in rows if "example" in row):
+        lines += [f"### `examples/{row['example']}.py`", "", "```text", *row["lines"], "```", ""]
     where = [
         f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
         for origin, _ in runs

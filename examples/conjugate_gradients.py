@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 SIZE, RIGHT_SIDES, ITERATIONS, EVERY = 4096, 64, 300, 50
 CONDITION = 1e3
-PRECISIONS = ("default", "tf32", "bf16x3", "bf16x6", "f16x3", "tf32x3")
+PRECISIONS = ("default", "f32_emulated", "f16x3", "bf16x6", "tf32x3", "bf16x3", "tf32")
 
 torch.manual_seed(0)
 directions, _ = torch.linalg.qr(torch.randn(SIZE, SIZE, device="cuda", dtype=torch.float64))

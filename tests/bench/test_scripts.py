@@ -57,13 +57,15 @@ def test_later_rows_of_products_by_pieces_replace_earlier_ones(tmp_path: Path) -
     product |= {"of_cublas": 3.0, "right": True}
     old, new, single = (tmp_path / name for name in ("old", "new", "single"))
     old.write_text(_run("2026-01-01", timed("f16x3", 100.0), timed("bf16x9", 50.0), error))
-    new.write_text(_run("2026-01-02", timed("f16x3", 200.0), weight) + _run("2026-01-03", product))
+    solver = {"example": "conjugate_gradients", "lines": ["precision  0", "     tf32  1"]}
+    new.write_text(_run("2026-01-02", timed("f16x3", 200.0), weight, solver) + _run("2026-01-03", product))
     single.write_text(emulation_table.merged([old, new]))
     text = emulation_table.section([single])
     assert text == emulation_table.section([old, new])
-    assert len(single.read_text().splitlines()) == 3 + 5
+    assert len(single.read_text().splitlines()) == 3 + 6
     assert "| f16x3 | 200 |" in text and "| bf16x9 | 50 |" in text and "| 100 |" not in text
     assert text.index("NT | bf16x9") < text.index("NT | f16x3")
     assert "| 4096 x 14336 | 16 | f16x3 | f16x3 | 60.0 | 3900 | 0.90 | 1.50 |" in text
     assert "| 4096 x 4096 x 4096 | f16x3 | 150.0 | 3.00 | 2.0e-07 |" in text
+    assert "### `examples/conjugate_gradients.py`\n\n```text\nprecision  0\n     tf32  1\n```" in text
     assert all(f"`run 2026-01-0{day}`" in text for day in (1, 2, 3))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
 from pathlib import Path
 
 import pytest
 
-from tilewright.files import replace_file
+from tilewright.errors import TilewrightError
+from tilewright.files import MOST_NESTED, parse_json, read_text, replace_file
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -42,3 +45,36 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     with pytest.raises(FileExistsError):
         replace_file(tmp_path / "file", "text")
     assert victim.read_text() == "mine" and not (tmp_path / "file").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TilewrightError, match="is not an ordinary file"):
+        read_text(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        read_text(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_text(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"a": [1e999]}', "1e999 is not a finite number"),
+        ("[-Infinity]", "-Infinity is not a finite number"),
+        ("NaN", "NaN is not a finite number"),
+        ("[" * 100_000, "it is nested more than 100 deep"),
+        ('{"a": ' * 101 + "1" + "}" * 101, "it is nested more than 100 deep"),
+        ("9" * 5000, "Exceeds the limit"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_what_no_reader_can_use_is_no_json(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("text", ["[" * MOST_NESTED + "]" * MOST_NESTED, json.dumps([[{}]] * 200), '{"a": 2.5}'])
+def test_what_is_not_too_deep_is_read(text: str) -> None:
+    assert json.dumps(parse_json(text)) == text

@@ -1,10 +1,66 @@
-"""Files that are there whole, or as they were."""
+"""Files that are there whole, or as they were; and what somebody else may have written, read with care."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import Any
+
+from tilewright.errors import TilewrightError
+
+MOST_NESTED = 100
+"""Lists and objects of a JSON text inside each other."""
+
+
+def check_ordinary(path: Path) -> None:
+    """Raise TilewrightError for a pipe or a device, which might never end. What is not there, or is a folder, passes:
+    opening it says so."""
+    if path.exists() and not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+        raise TilewrightError(f"{str(path)!r} is not an ordinary file.")
+
+
+def read_text(path: Path, *, errors: str = "strict") -> str:
+    """The text of an ordinary file, in UTF-8. Raises OSError, UnicodeDecodeError, and TilewrightError for a pipe."""
+    check_ordinary(path)
+    return path.read_text(encoding="utf-8", errors=errors)
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError where it is none, has a number that is not finite, or is nested
+    more than MOST_NESTED deep, which no reader of ours could follow.
+
+    >>> parse_json('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    """
+    try:
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MOST_NESTED and _is_deep(found):
+        raise ValueError(_TOO_DEEP)
+    return found
+
+
+_TOO_DEEP = f"it is nested more than {MOST_NESTED} deep"
+
+
+def _finite(text: str) -> float:
+    """A number of JSON, of which "1e999" is infinite in Python, too."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_NESTED + 1):
+        inside = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for several in inside for one in several]
+    return bool(level)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

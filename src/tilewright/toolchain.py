@@ -204,6 +204,8 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
         )
     if variant is not None and not isinstance(variant, Variant):
         raise ScheduleError(f"{variant!r} is no Variant.", hint="leave it out for what the size allows.")
+    if not isinstance(name, str):
+        raise ProblemError(f"name = {name!r} is not a text.", hint="a kernel is called by a text.")
     for dim in ("m", "n", "k"):
         if gemm.size(dim) > MAX_SIZE:
             raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.")

@@ -165,7 +165,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[", "is not a calibration"),
-        ("[" * 100_000, "is not a calibration: maximum recursion depth"),
+        ("[" * 100_000, "is not a calibration: it is nested more than 100 deep"),
         ('{"format": 9, "rungs": {}}', "is of a newer format: 9"),
         ("{}", "is not a calibration"),
     ],

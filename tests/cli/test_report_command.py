@@ -97,7 +97,7 @@ def test_a_missing_extra_is_named_with_its_command(cli: Cli, monkeypatch: pytest
         ("ladder_worklog.jsonl", "[1, 2]", "is not a record:"),
         ("ladder_worklog.jsonl", '{"format": 1, "tflops": 1e999}', "is not a record: 1e999 is not a finite number."),
         ("ladder_worklog.jsonl", '{"format": 1, "tflops": NaN}', "is not a record: NaN is not a finite number."),
-        ("ladder_worklog.jsonl", "[" * 100_000, "is not a record: maximum recursion depth"),
+        ("ladder_worklog.jsonl", "[" * 100_000, "is not a record: it is nested more than 100 deep."),
         ("ladder_worklog.jsonl", "\0\xff", "is not a record:"),
         ("suite.jsonl", '{"candidate": "x", "burst": {}, "shape": [1, 1, 1]}', "is not a record of a suite: it lacks"),
         ("suite.jsonl", '{"candidate": "x", "burst"', "is not a record of a suite: Expecting"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,14 @@ def test_a_damaged_file_is_refused(
     assert ran.err.startswith(message)
     assert Path("C.npy").read_bytes() == before
     assert sorted(path.name for path in Path().iterdir()) == ["A.npy", "B.npy", "C.npy"]
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_refused_at_once(cli: Cli, multiply: Multiply) -> None:
+    assert multiply(A, B).code == 0
+    os.mkfifo("pipe.npy")
+    ran = cli("run", "worklog/6", "A.npy", "pipe.npy", "-o", "C.npy", "--on", "simulator")
+    assert (ran.code, ran.out, ran.err) == (1, "", "'pipe.npy' is not an ordinary file.\n")
 
 
 @pytest.mark.usefixtures("no_gpu")

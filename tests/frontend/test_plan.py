@@ -61,6 +61,8 @@ def test_launches_around_a_product() -> None:
     assert split_k.scratch_bytes > 0 and split_k.launches[1].what.startswith("C of ")
     padded = tw.plan((2047, 2047), (2047, 2047), device="H200")
     assert padded.launches[0].role == "copy" and padded.launches[-1].role == "reduction"
+    request, spec = asked(64, 64, 8192, "bf16", "NN"), device("A100")
+    assert split_k.estimated_us == pytest.approx(next(iter(estimates(request, spec)))[0])  # the reduction counts once
 
 
 def test_pieces_and_the_plan_behind_them() -> None:

@@ -128,7 +128,11 @@ def test_more_registers_fail(recorded: Cli) -> None:
     [
         (None, "There is no snapshot 'tilewright.gate.json'.\n  Hint: write one with --update"),
         ("<<<<<<< HEAD\n", "'tilewright.gate.json' is not a snapshot: "),
-        ("[" * 100_000, "'tilewright.gate.json' is not a snapshot: maximum recursion depth"),
+        ("[" * 100_000, "'tilewright.gate.json' is not a snapshot: it is nested more than 100 deep."),
+        (
+            '{"version": 1, "schedules": {"a": {"counts": {"b": 1e999}}}}',
+            "is not a snapshot: 1e999 is not a finite number.",
+        ),
         ("[]", "'tilewright.gate.json' is not a snapshot: its version is None, not 1."),
         ('{"version": 2}', "was written by a newer tilewright: its version is 2, and this one reads 1."),
         ('{"version": 1, "schedules": {"a": 3}}', "'tilewright.gate.json' is not a snapshot: "),

@@ -304,6 +304,17 @@ def test_bits_do_not_depend_on_the_order_of_warps() -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "orders", "parts"),
+    [(256, 4096, "NN", 16), (64, 4096, "NN", 16), (64, 16384, "NN", 32), (64, 65536, "NT", 4)],
+)
+def test_sums_are_split_into_half_to_three_blocks_an_sm(n: int, k: int, orders: str, parts: int) -> None:
+    """Of the parts that are tried, the fastest by the estimate."""
+    gemm = problem(1, n, k, orders)
+    one = skinny_for(gemm, alignment_of_rows(gemm), H200)
+    assert one is not None and one.parts == parts
+
+
 SHAPES = [
     *((rows, 8192, 8192, orders, F32) for rows in (1, 4, 16) for orders in ("NN", "NT")),
     *((rows, 8192, 8192, orders, BF16) for rows in (1, 4) for orders in ("NN", "NT")),

@@ -9,15 +9,17 @@ from tilewright.dtypes import F16, F32, I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, real
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
 from tilewright.ir.kernel import SAFE, Kernel, Variant
+from tilewright.ir.ranges import Interval
 from tilewright.ir.simplify import simplify, substitute
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Steady
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import walk, walk_expr
 from tilewright.kernels.mma import MmaConfig
 from tilewright.ladders import Rung, find_rung
 from tilewright.lowering.expand import expand
+from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses
 from tilewright.lowering.place_barriers import place_barriers
 from tilewright.problem import Gemm
@@ -217,3 +219,18 @@ def test_a_broken_rule_names_the_pass(name: str) -> None:
         verify(body, after="a pass")
     assert f"The pass 'a pass' broke a rule: {why}" in str(refused.value)
     assert "this is a mistake in tilewright, not in your schedule." in str(refused.value)
+
+
+@pytest.mark.parametrize("turns", [(2, 4), (4, 2)])
+def test_offsets_that_loops_of_different_lengths_need_are_kept_for_the_longer_one(turns: tuple[int, int]) -> None:
+    """A copy in parts of 2 and of 4 steps, of the same places."""
+    a, held = Buffer("A", Space.GLOBAL, F32, (1024,)), Buffer("held", Space.REGISTER, F32, (4,))
+    offset = binary(Op.XOR, Var("threadIdx.x"), Var("step")) + 64 * Var("k_tile")
+    copies = tuple(
+        For("step", Const(count), (Move(Ref(held, (Var("step"),)), Ref(a, (offset,))),), unroll=True) for count in turns
+    )
+    loop = For("k_tile", Const(8), copies, steady=Steady())
+    hoisted = hoist_offsets((loop,), {"threadIdx.x": Interval(0, 31), "k_tile": Interval(0, 7)})
+    (kept,) = (stmt.buffer for stmt in hoisted if isinstance(stmt, Alloc))
+    (fill,) = (stmt for stmt in hoisted if isinstance(stmt, For) and stmt.unroll)
+    assert (kept.shape, fill.extent) == ((4,), Const(4))

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from simulated import computed, simulated_dispatcher
 
-from tilewright.dtypes import Array
+from tilewright.dtypes import F32, Array
 from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
+from tilewright.planning.plan import Place, Role
 from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
@@ -58,6 +59,15 @@ def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:
     a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
     for m, n, k in ((65, 40, 130), (1, 9, 3), (33, 130, 65)):
         assert_within_bound(request_of(Gemm(m, n, k, a=a, b=b), how))
+
+
+def test_pieces_lie_behind_the_copy_that_they_are_made_of() -> None:
+    """wgmma reads pieces of tf32 along k only: B of shape (k, n) is transposed before it is split."""
+    plan = DISPATCHER.plan(request_of(Gemm(65, 40, 130), TF32X3))
+    copy, split = plan.steps[1:3]
+    assert (copy.role, split.role) == (Role.TRANSPOSE, Role.SPLIT) and split.pointers[0] == copy.pointers[1]
+    (_, begins), (place, pieces) = split.pointers[:2]
+    assert place is Place.SCRATCH and pieces >= begins + 40 * 132 * F32.bytes
 
 
 def test_a_batch_of_pieces_steps_through_the_matrices_of_the_epilogue() -> None:

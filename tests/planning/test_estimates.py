@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.ragged import _by_tma, ranked_ragged
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.planning.stack import Stack
-from tilewright.planning.wgmma_cost import promotion_clocks, read_bytes
+from tilewright.planning.wgmma_cost import fragment_clocks, promotion_clocks, read_bytes
 from tilewright.problem import Gemm
 from tilewright.problem.emulation import F16X3
 from tilewright.suite.problems import Problem
@@ -164,6 +165,14 @@ def test_small_products_are_rescaled_in_two_instructions_for_each_accumulator() 
     pieces = of_pieces(Request(gemm, alignment_of(gemm), algorithm=F16X3)).gemm
     assert promotion_clocks(c, pieces).tolist() == [2 * 64 / 2]
     assert promotion_clocks(c, gemm).tolist() == [0]
+
+
+def test_clocks_in_which_an_operand_is_read_through_registers() -> None:
+    """Eight loads for each 64 rows, two latencies; each warpgroup of a ping-pong kernel reads a tile of its own."""
+    both = WgmmaConfig((128, 128, 32), left_in_registers=True)
+    alternating = WgmmaConfig((64, 128, 32), ping_pong=True, left_in_registers=True)
+    c = Columns.of([both, alternating, replace(both, left_in_registers=False)], WgmmaConfig.columns)
+    assert fragment_clocks(c).tolist() == [16 + 80, 8 + 80, 0]
 
 
 def test_the_whole_space_of_promoted_sums_holds_kernels_that_promote_them_alone() -> None:

@@ -17,7 +17,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.kernels import schedule_of
 from tilewright.planning.packing import Alignment
-from tilewright.planning.ragged import SAFE, ragged_plan, ranked_ragged
+from tilewright.planning.ragged import SAFE, ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.stack import Groups
 from tilewright.problem import Gemm, Order
 from tilewright.winners.plan_config import PlanConfig
@@ -51,6 +51,12 @@ REQUESTS = {
     "weight gradients": along_k(4096, 14336, 8192, 8),
     "short weight gradients": along_k(2048, 7168, 2048, 128),
 }
+
+
+def test_a_gpu_whose_tensor_cores_lack_a_format_does_not_multiply_it_by_wgmma() -> None:
+    without = replace(H200, tensor=replace(H200.tensor, bf16_f32=0))
+    assert reads_groups_by_tma(REQUESTS["eight large"], H200)
+    assert not reads_groups_by_tma(REQUESTS["eight large"], without)
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -21,6 +21,7 @@ from tilewright.schedule import (
     Raster,
     Relayout,
     Schedule,
+    Snake,
     Split,
     Stage,
     Step,
@@ -68,6 +69,8 @@ WRONG: list[tuple[tuple[Step, ...], Any]] = [
     *((TILED, xor(*parts)) for parts in ((-1, 0, 0), (1, -1, 0), (1, 0, -1), (1, 0, 40), (1.0, 0, 0), (True, 0, 0))),
     (TILED, Stage("B", "shared", under="k_tile")),  # type: ignore[arg-type]
     (TILED, Stage("D", Space.SHARED, under="k_tile")),  # type: ignore[arg-type]
+    (TILED, Stage({}, Space.SHARED, under="k_tile")),  # type: ignore[arg-type]
+    (TILED, Snake("k_tile", 1)),  # type: ignore[arg-type]
     ((), Bind("m", "grid.x")),  # type: ignore[arg-type]
     ((), Bind(3, Level.GRID_X)),  # type: ignore[arg-type]
     ((), Split("m", True, into=("a", "b"))),

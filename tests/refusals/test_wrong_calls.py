@@ -20,11 +20,17 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.Gemm(8, 8, 8, alpha="2"), "alpha = '2' is not a number."),  # type: ignore[arg-type]
     (lambda: tw.Gemm(8, 8, 8, beta=1j), "beta = 1j is not a number."),  # type: ignore[arg-type]
     (lambda: tw.Gemm(8, 8, 8, alpha=1e39), "alpha = 1e+39 is more than f32 can hold, in which kernels take it."),
+    (lambda: tw.Gemm(8, 8, 8, alpha=10**400), "alpha is more than f32 can hold, in which kernels take it."),
     (lambda: tw.Gemm(8, 8, 8, dtype="f16"), "dtype = 'f16' is a text, not a number format."),  # type: ignore[arg-type]
     (lambda: tw.build((8, 8, 8), tw.Schedule()), "The problem to build is a Gemm, not (8, 8, 8)."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is not a schedule."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, None), "None is not a schedule."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is no Variant."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, tw.Schedule(), name=3), "name = 3 is not a text."),  # type: ignore[arg-type]
+    (
+        lambda: tw.plan((10**30, 2), (2, 2), device="H200"),
+        f"A result of shape ({10**30}, 2) has more than 2**40 elements, and no GPU holds so many.",
+    ),
     (lambda: tw.make_operands(8), "Operands are made of a Gemm, not of 8."),  # type: ignore[arg-type]
     (lambda: tw.make_operands(GEMM, seed=-1), "seed = -1 is not a seed."),
     (lambda: tw.make_operands(GEMM, seed=1.5), "seed = 1.5 is not a seed."),  # type: ignore[arg-type]

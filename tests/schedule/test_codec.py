@@ -30,7 +30,16 @@ def test_every_step_goes_there_and_back(name: str) -> None:
         ('[{"step": "Fuse", "loops": ["m", "n"], "into": "t", "by": 2}]', "Entry 1 does not fit Fuse: it has no by."),
         ('[{"step": "Snake", "loops": ["n"], "step_": 1}]', "Entry 1 does not fit Snake: it has no step_."),
         ('[{"step": "Unroll", "loop": "m", "times": 2}]', "Entry 1 does not fit Unroll: it has no times."),
-        ('[{"step": "Reorder", "loops": "nm"}]', "Entry 1 does not fit Reorder: loops is 'nm', not a list."),
+        ('[{"step": "Reorder", "loops": "nm"}]', "Entry 1 does not fit Reorder: loops is 'nm', not a list of names."),
+        (
+            '[{"step": "Snake", "loops": [["n"]]}]',
+            "Entry 1 does not fit Snake: loops is (['n'],), not a list of names.",
+        ),
+        ('[{"step": "Unroll", "loop": 1e999}]', "This is not a schedule: 1e999 is not a finite number."),
+        (
+            '[{"step": "Unroll", "loop": ' + '{"value_of": "Xor", "a": ' * 900 + "1" + "}" * 900 + "}]",
+            "This is not a schedule: it is nested more than 100 deep.",
+        ),
         (
             '[{"step": "Bind", "loop": "m", "level": {"enum": "Level", "value": "grid.w"}}]',
             "Entry 1 does not fit Bind: 'grid.w' is not a valid Level.",

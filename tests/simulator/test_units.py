@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,21 @@ from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.problem import Gemm, make_operands
 from tilewright.problem.reference import reference, view
 from tilewright.simulator import Kind, count_sampled, sample_blocks, simulate
+from tilewright.simulator.asynchronous.clocks import Clocks
 from tilewright.simulator.coverage import miscounts
 from tilewright.simulator.machine import Order
+from tilewright.simulator.warps import Batch
 
 SCHEDULES: list[Order] = ["lockstep", "warps", "moments"]
 DEEP = Gemm(64, 64, 256, dtype=BF16, out=BF16)
 TALL = Gemm(192, 64, 128, dtype=BF16, out=BF16)
+
+
+def test_no_two_kinds_of_counters_share_a_place() -> None:
+    """Of a block of 8 warps with 3 barriers: four counters a warp, one a warpgroup, one a barrier."""
+    clocks = Clocks(Batch((256, 1, 1), (2, 1, 1), np.array([[0, 0, 0], [1, 0, 0]])), 2, 3)
+    starts = [0, clocks.fenced, clocks.made, clocks.stored, clocks.multiplied, clocks.phases, clocks.of_block]
+    assert starts == list(accumulate([8, 8, 8, 8, 2, 3], initial=0)) and clocks.previous == 2 * clocks.of_block
 
 
 def kinds(broken: Kernel, gemm: Gemm = DEEP, **options: Any) -> set[Kind]:

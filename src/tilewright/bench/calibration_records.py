@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
+from tilewright.files import parse_json, read_text
 
 FORMAT = 2
 
@@ -122,7 +123,7 @@ def write(path: Path, found: Calibration) -> None:
 def read(path: Path) -> Calibration:
     """The calibration in a file. Raises TilewrightError where the file holds none, or one of a newer format."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
         if data.get("format", FORMAT) > FORMAT:
             raise TilewrightError(
                 f"{path.name!r} is of a newer format: {data['format']}, and this tilewright reads {FORMAT}.",
@@ -131,7 +132,7 @@ def read(path: Path) -> Calibration:
         rows = tuple(_old_rows(data) if data.get("format", 1) == 1 else _rows(data))
         known = {field.name for field in fields(Calibration)} - {"rows"}
         return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TilewrightError(f"{path.name!r} is not a calibration: {error}.") from None
 
 

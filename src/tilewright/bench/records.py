@@ -7,7 +7,6 @@ without a GPU shows, marked as recorded.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError
+from tilewright.files import parse_json, read_text
 
 FORMAT = 1
 
@@ -101,27 +101,18 @@ def write(path: Path, records: Iterable[Record]) -> None:
             file.write(json.dumps(asdict(record)) + "\n")
 
 
-def _finite(text: str) -> float:
-    """A number of JSON, of which "1e999" is infinite in Python, too."""
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not a finite number")
-    return number
-
-
 def read(path: Path) -> list[Record]:
     """The records of a file. Raises TilewrightError on a line that is none, and for what is not an ordinary file."""
-    if path.exists() and not path.is_file():
-        raise TilewrightError(f"{str(path)!r} is not an ordinary file, and records lie in one.")
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
         try:
-            data = json.loads(line, parse_float=_finite, parse_constant=_finite)
+            data = parse_json(line)
             if not isinstance(data, dict):
                 raise ValueError("it holds no names")
             if data.get("format") != FORMAT:
                 raise ValueError(f"format {data.get('format')}, not {FORMAT}")
             found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise TilewrightError(
                 f"Line {number} of {path.name} is not a record: {error}.",
                 hint="another version may have written it: take the line out, or measure again with --record.",

@@ -22,6 +22,7 @@ from tilewright.bench.baseline import cublas
 from tilewright.bench.ladder import launcher
 from tilewright.bench.protocol import Launch, RotatedOperands, measure
 from tilewright.errors import ProblemError, TilewrightError
+from tilewright.files import parse_json
 from tilewright.ladders.rung import Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
@@ -57,7 +58,7 @@ def read_trials(path: Path) -> list[Trial]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
-            found.append(Trial(**json.loads(line)))
+            found.append(Trial(**parse_json(line)))
         except (ValueError, TypeError):
             continue
     return found

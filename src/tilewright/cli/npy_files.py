@@ -12,6 +12,7 @@ from numpy.lib import format as npy
 
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError, TilewrightError
+from tilewright.files import check_ordinary
 
 
 def load_matrix(name: str, path: Path) -> Array:
@@ -19,6 +20,7 @@ def load_matrix(name: str, path: Path) -> Array:
 
     name: A, B or C, for messages. Nothing that needs pickle is read: it could run code.
     """
+    check_ordinary(path)
     try:
         with path.open("rb") as file:
             _check_whole(name, path, file)

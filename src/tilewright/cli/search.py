@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_proble
 from tilewright.cli.search_list import print_predicted
 from tilewright.device.catalog import device as known_device
 from tilewright.errors import LaunchError, TilewrightError
+from tilewright.files import parse_json, read_text
 from tilewright.ladders import LADDERS, Rung
 from tilewright.ladders.rung import Point
 from tilewright.problem.gemm import Gemm
@@ -87,7 +87,7 @@ def _points(path: Path, rung: Rung) -> list[Point]:
     """The points that a file holds, each with the parameters of the rung."""
     assert rung.choices is not None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(read_text(path))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TilewrightError(f"Cannot read points from {str(path)!r}: {reason}.") from None

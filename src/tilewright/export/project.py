@@ -15,7 +15,7 @@ from tilewright.export.bundle import Bundle
 from tilewright.export.checks import check_context
 from tilewright.export.context import example_context, project_context
 from tilewright.export.description import description
-from tilewright.files import replace_file
+from tilewright.files import parse_json, read_text, replace_file
 from tilewright.runtime.cubin_cache import CubinCache
 
 FILES = {
@@ -135,8 +135,8 @@ def _descriptions(folder: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            data = parse_json(read_text(path))
+        except (OSError, ValueError, TilewrightError):
             continue
         if isinstance(data, dict) and str(data.get("written_by", "")).startswith("tilewright "):
             found.append(data)

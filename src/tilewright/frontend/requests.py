@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.dtypes import FP8_FORMATS, DType
 from tilewright.errors import ProblemError
@@ -27,6 +28,9 @@ from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Epilogue, Result
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Element, Value, draws_of, rotations_of, with_leaves
+
+MOST_RESULTS = 2**40
+"""Elements of a result: more than a GPU has bytes. The launches of a larger one would be too many to list."""
 
 Addresses = tuple[int, ...]
 """Of A, B, the result, the bias and the residual, 0 for what is not there; and of each operand of a function."""
@@ -96,6 +100,11 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
             f"Cannot multiply arrays on different devices: {a.place} and {b.place}.", hint="move one of them."
         )
     product, dtype = product_of(a, b, row_major=row_major), result_format(options, a.dtype)
+    if prod(product.shape) > MOST_RESULTS:
+        raise ProblemError(
+            f"A result of shape {product.shape} has more than 2**40 elements, and no GPU holds so many.",
+            hint="multiply a part of the rows at a time.",
+        )
     refuse_narrow_addends(dtype, {"c": views.c, "bias": views.bias})
     if out is not None:
         _check_out(out, product, dtype, a)

@@ -110,7 +110,7 @@ class Around:
     a_bytes: int
     b_bytes: int
     c_bytes: int
-    count: int = 1
+    count: int
 
     @property
     def loads_bytes(self) -> int:

@@ -20,7 +20,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_scales import fragments_of
+from tilewright.kernels.wgmma_scales import rows_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import Trees, fit_for
@@ -126,8 +126,7 @@ def read_bytes(c: Any, gemm: Gemm) -> Column:
 def fragment_clocks(c: Any) -> Column:
     """Clocks of a k tile in which a warpgroup reads an operand through registers, half a tile at a time: what a lane
     asks for takes a turn of its scheduler each, and a latency. MMAs of the other half are under way meanwhile."""
-    loads = c.left_in_registers * fragments_of(c) * _FRAGMENT_LOADS
-    return loads * np.where(c.ping_pong, 1, c.consumers) + 2 * _LOAD_CLOCKS * c.left_in_registers
+    return c.left_in_registers * (rows_of(c) // INSTRUCTION_ROWS * _FRAGMENT_LOADS + 2 * _LOAD_CLOCKS)
 
 
 def least_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:

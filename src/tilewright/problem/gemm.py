@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass, replace
 from enum import Enum
 from numbers import Real
@@ -146,8 +147,9 @@ def _check_factor(name: str, value: Any) -> None:
     if not is_number:
         raise ProblemError(f"{name} = {value!r} is not a number.", hint="alpha and beta are real numbers.")
     if LARGEST_FACTOR < abs(value) < float("inf"):
+        told = f"{name} = {float(value):g}" if abs(value) <= sys.float_info.max else name
         raise ProblemError(
-            f"{name} = {value:g} is more than f32 can hold, in which kernels take it.",
+            f"{told} is more than f32 can hold, in which kernels take it.",
             hint=f"at most {LARGEST_FACTOR:.6g}; scale A or B instead.",
         )
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from tilewright.errors import ScheduleError, UnknownName
+from tilewright.files import parse_json
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
@@ -41,8 +42,8 @@ def to_data(schedule: Schedule) -> list[dict[str, Any]]:
 def from_json(text: str) -> Schedule:
     """The schedule that `to_json` wrote. Raises ScheduleError on anything else."""
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text)
+    except ValueError as error:
         raise ScheduleError(f"This is not a schedule: {error}.", hint="a schedule is a JSON list of steps.") from None
     return from_data(data)
 
@@ -80,8 +81,8 @@ def _step(number: int, entry: Any) -> Step:
 
 def _names(value: Any) -> tuple[Any, ...]:
     """A list of names; a single text would be taken for a list of letters."""
-    if not isinstance(value, tuple):
-        raise TypeError(f"loops is {value!r}, not a list")
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise TypeError(f"loops is {value!r}, not a list of names")
     return value
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
+from tilewright.files import parse_json, read_text
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
 from tilewright.suite.problems import EMULATIONS, FORMATS, OPTIONAL_FORMATS
@@ -102,9 +103,9 @@ def _append(path: Path, data: dict[str, object]) -> None:
 def read(path: Path) -> Iterator[tuple[Origin, SweepRow]]:
     """The rows of a file, each with the origin of its run. Raises TilewrightError on a line that is not a row."""
     origin: Origin | None = None
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
         try:
-            data = json.loads(line)
+            data = parse_json(line)
             if "origin" in data:
                 origin = Origin(**data["origin"])
                 continue

@@ -24,6 +24,7 @@ from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.files import parse_json
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.suite.problems import ORDERS, Problem
 from tilewright.tuner.measure import GpuLost
@@ -253,7 +254,7 @@ class Table:
                 file.write("\n")
         for line in text.splitlines():
             try:
-                data = json.loads(line)
+                data = parse_json(line)
                 problem = by_name.get(data["problem"])
                 mine = (data["device"], data["sources"]) == (self.spec.name, sources_version())
             except (ValueError, KeyError, TypeError):  # a line that was cut off by a kill

@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
+from tilewright.files import parse_json
 from tilewright.winners.keys import Key
 from tilewright.winners.old_lines import LAST_OLD_FORMAT, RetiredKernel, converted
 from tilewright.winners.plan_config import PlanConfig
@@ -62,8 +63,8 @@ class Winner:
         """What `to_json` wrote, also in older versions. Raises RetiredKernel for a kernel that is of no family any
         more, and TilewrightError on anything else."""
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            data = parse_json(line)
+        except ValueError as error:
             raise TilewrightError(f"it is no JSON: {error}") from None
         if not isinstance(data, dict) or not isinstance(data.get("format"), int):
             raise TilewrightError("it is not a winner: it has no format")

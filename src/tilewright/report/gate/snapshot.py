@@ -16,7 +16,7 @@ import platformdirs
 from filelock import FileLock
 
 from tilewright.errors import TilewrightError
-from tilewright.files import replace_file
+from tilewright.files import parse_json, read_text, replace_file
 from tilewright.report.gate.facts import Facts
 
 SNAPSHOT_NAME = "tilewright.gate.json"
@@ -29,12 +29,12 @@ def read(path: Path, *, how: str = "--update") -> dict[str, Facts]:
     Raises TilewrightError where it is none, or of a newer version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
     except FileNotFoundError:
         raise TilewrightError(
             f"There is no snapshot {str(path)!r}.", hint=f"write one with {how}, and keep it in your repository."
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TilewrightError(
             f"{str(path)!r} is not a snapshot: {error}.",
             hint=f"if a merge left its markers there, take either side and write it again with {how}.",

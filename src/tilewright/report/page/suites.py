@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tilewright.bench import records
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError, UnknownName
+from tilewright.files import parse_json
 from tilewright.ladders.rung import Rung
 from tilewright.report.figures import Figure, Size
 
@@ -37,7 +37,7 @@ def _figures(folder: Path) -> tuple[tuple[Asked, Figure], ...]:
 def _figure(path: Path, number: int, line: str) -> tuple[Asked, Figure]:
     """Raises TilewrightError where another version wrote the line, or it is damaged."""
     try:
-        data = json.loads(line)
+        data = parse_json(line)
         m, n, k = data["shape"]
         figure = Figure(
             kind="recorded",

@@ -23,7 +23,7 @@ class Snake(Step):
         object.__setattr__(self, "loops", tuple(loops))
 
     def apply(self, program: Program) -> Program:
-        doing = f"Cannot make loop(s) {', '.join(self.loops)} serpentine"
+        doing = f"Cannot make loop(s) {', '.join(map(str, self.loops))} serpentine"
         for name in self.loops:
             loop = find_loop(program, name)
             if loop.level not in (None, Level.VTHREAD) or loop.is_reduction or loop.extent is None:

@@ -41,7 +41,7 @@ class Stage(Step):
         check_member(self.space, Space)
         where = "registers" if self.space is Space.REGISTER else f"{self.space.value} memory"
         doing = f"Cannot stage {self.operand} in {where}"
-        if self.operand not in DIMS:
+        if self.operand not in tuple(DIMS):  # a dict cannot be hashed, and may stand in a file
             refuse(f"{doing}: there is no such operand.", hint="stage 'A', 'B' or the result 'C'.")
         if self.space is Space.GLOBAL:
             refuse(f"{doing}: it lies there.", hint="use Space.SHARED or Space.REGISTER.")

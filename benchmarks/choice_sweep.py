@@ -415,7 +415,7 @@ def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]]) -> dict
     return row
 
 
-def main() -> None:
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=Path)
     parser.add_argument("--tokens", type=Path)
@@ -439,7 +439,11 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = _asked()
     import torch
 
     began, targets = time.monotonic(), _targets(asked)

@@ -223,7 +223,7 @@ def test_a_broken_rule_names_the_pass(name: str) -> None:
 
 @pytest.mark.parametrize("turns", [(2, 4), (4, 2)])
 def test_offsets_that_loops_of_different_lengths_need_are_kept_for_the_longer_one(turns: tuple[int, int]) -> None:
-    """A copy in parts of 2 and of 4 steps, of the same places."""
+    """Two copies, of 2 and of 4 steps, from the same addresses."""
     a, held = Buffer("A", Space.GLOBAL, F32, (1024,)), Buffer("held", Space.REGISTER, F32, (4,))
     offset = binary(Op.XOR, Var("threadIdx.x"), Var("step")) + 64 * Var("k_tile")
     copies = tuple(

@@ -297,6 +297,7 @@ def _targets(asked: argparse.Namespace) -> tuple[Target, ...]:
     found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(tiny_shapes(asked.tiny, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(short_k_shapes(asked.short_k, asked.seed), formats, orders, seed=asked.seed)
+    random.Random(asked.seed).shuffle(found)  # what a budget cuts off is a fair share of every sort
     return tuple(scaled for one in found for scaled in _with_scales(one, asked))
 
 

@@ -37,13 +37,13 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Const, Op, as_expr, binary
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.ir.text import stmt_text
 from tilewright.ir.visit import rewrite, walk
 from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.problem import Gemm, make_operands
 from tilewright.problem.reference import reference, view
-from tilewright.simulator import Kind, count_sampled, sample_blocks, simulate
+from tilewright.simulator import Kind, count_sampled, sample_blocks, search_orders, simulate
 from tilewright.simulator.asynchronous.clocks import Clocks
 from tilewright.simulator.coverage import miscounts
 from tilewright.simulator.machine import Order
@@ -321,6 +321,25 @@ def test_staging_is_overwritten_while_it_is_stored(schedule: Any) -> None:
     never = without(ring(), first)
     assert kinds(never, TALL, schedule=schedule) == {Kind.RACE, Kind.UNFINISHED}
     assert "read by a bulk store of warp 0" in error(never, TALL)
+
+
+@pytest.mark.parametrize("order", ["lockstep", "warps", *range(6), "search"])
+def test_a_copy_that_nobody_waits_for(order: Any) -> None:
+    """The producer loads a tile more than is multiplied: an error also where it has landed before the block ends."""
+
+    def further(stmt: Stmt) -> Stmt | None:
+        fills = isinstance(stmt, For) and stmt.var == "step" and isinstance(stmt.body[-1], TmaLoad)
+        return replace(stmt, extent=stmt.extent + 1) if fills else None  # type: ignore[call-overload,no-any-return]
+
+    broken = changed(ring(), further)
+    if order == "search":
+        found = {finding.kind for finding in search_orders(broken, make_operands(DEEP), resident_blocks=1).errors}
+    elif isinstance(order, int):
+        found = kinds(broken, schedule="moments", seed=order)
+    else:
+        found = kinds(broken, schedule=order)
+    assert found == {Kind.UNFINISHED}
+    assert "and no thread has waited for full[0]" in error(broken)
 
 
 def test_every_thread_may_wait_but_only_its_own_stores_count() -> None:

@@ -62,7 +62,7 @@ class SteppedMachine(Machine):
         }
         self._copies, self._copies_of = {}, {}
         self._begun: set[Actor] = set()
-        while self._warps:
+        while self._warps or self._copies:
             actor = self._chooser.choose([*self._warps, *self._copies], self._is_ready)
             if actor is None:
                 self._deadlock(batch, self._stuck())

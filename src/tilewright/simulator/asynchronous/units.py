@@ -77,6 +77,8 @@ class Units:
         self.clusters = Meetings(batch.blocks, self.clocks)
         self.clusters.asked[:] = batch.warps_per_block * self.kernel.cluster
         self.flights: list[Flight] = []
+        self.landed: dict[int, tuple[int, Flight]] = {}
+        """Of each mbarrier the last boxes that have landed, and their phase."""
         self.stores: dict[int, dict[int, StoreQueue]] = {}
         count = batch.blocks * batch.warps_per_block
         self.store_serials = np.zeros(count, np.int64)
@@ -164,6 +166,8 @@ class Units:
         rounds = box.matrix.mapped is not box.matrix.dtype
         rounded = partial(self.memory.rounded, dtype=box.matrix.mapped) if rounds else None
         flight.land(arrays[box.map.operand], arrays[box.buffer.name], rounded)
+        phases = self.phases.phase[flight.key].tolist()
+        self.landed.update((key, (phase, flight)) for key, phase in zip(flight.key.tolist(), phases, strict=True))
         self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
 
     def complain(self, where: Where) -> Complain:
@@ -220,8 +224,10 @@ class Units:
 
     def finish(self) -> None:
         """All blocks have ended: nothing may be under way, and no thread may still be waited for."""
-        for flight in self.flights:
-            name = self.phases.name(int(flight.key[0]))
+        # Where a box has landed already, it did so by chance: for those who waited for its phase and for no others.
+        unheeded = [(key, flight) for key, (phase, flight) in self.landed.items() if self.phases.seen[key] <= phase]
+        for key, flight in [*((int(flight.key[0]), flight) for flight in self.flights), *unheeded]:
+            name = self.phases.name(key)
             self.findings.report(
                 Finding(
                     Kind.UNFINISHED,

@@ -18,6 +18,11 @@ Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batc
 
     python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
 
+    python benchmarks/choice_sweep.py --estimated --random 200 --sample 0 --dtype bf16,f16 --out remembered.jsonl
+
+What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
+that the old one was fitted to are gone (benchmarks/fit_choice.py --remembered).
+
 With --cluster-k so many kernels whose clusters share the sum over k are measured beside the other plans of each
 problem, and the last line tells how often they win.
 """
@@ -43,6 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench.records import Origin, command, commit, now
+from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
@@ -438,16 +444,36 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--short-k", type=int, default=0, help="problems with odd m and n, and k from 8 to 96")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
+    parser.add_argument("--estimated", action="store_true", help="measure nothing: write what the shipped fit says")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
+def estimates_of(one: Target, spec: DeviceSpec, options: tuple[Any, ...]) -> dict[str, Any]:
+    """The row of a problem with what is estimated in the place of what is measured, and no peer."""
+    found = sorted(candidates_of(one.problem, spec, *options), key=lambda plan: plan.predicted_us)
+    plans = [[json.loads(plan.config.key), *(2 * [round(plan.predicted_us, 2)])] for plan in found]
+    return {"p": str(one.problem), "kind": one.kind, "cublas": None, "plans": plans}
+
+
+def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> None:
+    """A sweep that needs no GPU, of the H200."""
+    options = (asked.plans, asked.cluster_k, asked.spread, asked.families)
+    rows = partial(estimates_of, spec=device("H200"), options=options)
+    with asked.out.open("a", encoding="utf-8") as file, ProcessPoolExecutor(asked.workers) as pool:
+        for row in pool.map(rows, targets, chunksize=4):
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+
 def main() -> None:
     asked = _asked()
+    began, targets = time.monotonic(), _targets(asked)
+    if asked.estimated:
+        write_estimates(asked, targets)
+        return
     import torch
 
-    began, targets = time.monotonic(), _targets(asked)
     gpu = open_gpu(0)
     spec, arch = probe(gpu), gpu.arch
     origin = Origin(

@@ -1,15 +1,15 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--short OLD ...] [--trees] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
-choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written. --short:
-sweeps that timed graphs of less than a millisecond, in which kernels that overlap their neighbours run as they do not
-for long. Trees may ask which sort a time is of, weigh the other sort more, and are written as they answer for it.
+choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
+--remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
+weigh less than what was measured.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
-_LONG_WEIGHS = 20.0
-"""A time of a long graph, by one of a short graph."""
+_REMEMBERED_WEIGHS = 0.05
+"""An estimate of the fit before, by a time that was measured."""
 
 _OUTLIER = 4.0
 """Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
@@ -73,7 +73,7 @@ _TREES: dict[str, Any] = {
 @dataclass(frozen=True)
 class Measured:
     """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each, without the
-    packing. peer_us: cuBLAS's. long: whether graphs were, as the choice is judged."""
+    packing. peer_us: cuBLAS's. weighs: `_REMEMBERED_WEIGHS`, or 1 where they were measured."""
 
     name: str
     kind: str
@@ -82,12 +82,12 @@ class Measured:
     packing: Packing
     columns: Columns
     us: Any
-    peer_us: float
-    long: bool
+    peer_us: float | None
+    weighs: float
 
     @property
     def weights(self) -> Any:
-        return np.clip(self.us.min() / self.us, 0.3, 1.0) ** 4
+        return self.weighs * np.clip(self.us.min() / self.us, 0.3, 1.0) ** 4
 
     @property
     def read(self) -> Gemm:
@@ -98,7 +98,7 @@ class Measured:
         return Sizes.of(self.gemm, self.columns, self.packing)
 
 
-def measured(fit: str, paths: Iterable[Path], *, long: bool) -> list[Measured]:
+def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measured]:
     """The plans in sweeps that a fit is of."""
     kind, found = FAMILY[fit], list[Measured]()
     for row in rows_of(paths):
@@ -117,7 +117,7 @@ def measured(fit: str, paths: Iterable[Path], *, long: bool) -> list[Measured]:
                 columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
                 before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing, count)
                 us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
-                found.append(Measured(row["p"], kind, gemm, count, packing, columns, us, row["cublas"], long))
+                found.append(Measured(row["p"], kind, gemm, count, packing, columns, us, row["cublas"], weighs))
     return found
 
 
@@ -183,12 +183,11 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
         seconds = estimated(one, at)
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        asked = features(one.kind, one.columns, one.read, SPEC, lengths, seconds, one.count)
-        x.append(np.column_stack([asked, np.full(len(seconds), float(one.long))]))
+        x.append(features(one.kind, one.columns, one.read, SPEC, lengths, seconds, one.count))
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds))
         y.append(left - np.average(left, weights=one.weights))
-        w.append(one.weights * (_LONG_WEIGHS if one.long else 1.0))
+        w.append(one.weights)
         group.append(np.full(len(one.us), number))
     return np.concatenate(x), np.concatenate(y), np.concatenate(w), np.concatenate(group)
 
@@ -204,32 +203,30 @@ def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
 
     left = [np.log(one.us / (1e6 * estimated(one, at))) for one in data]
     y = [float(np.average(of, weights=one.weights)) for of, one in zip(left, data, strict=True)]
-    return trees_of_problems([(one.read, one.count) for one in data], y, [one.long for one in data])
+    return trees_of_problems([(one.read, one.count) for one in data], y, [one.weighs for one in data])
 
 
-def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], long: Sequence[bool]) -> Any:
+def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], weights: Sequence[float]) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
-    x = np.column_stack([[problem_features(one, count) for one, count in problems], np.array(long, float)])
-    weights = np.where(long, _LONG_WEIGHS, 1.0)
-    return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=weights)
+    x = np.array([problem_features(one, count) for one, count in problems])
+    return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=np.array(weights))
 
 
-def fit_gemv(paths: Iterable[Path], short: Iterable[Path]) -> dict[str, Any]:
+def fit_gemv(paths: Iterable[Path]) -> dict[str, Any]:
     """What the estimates of the family gemv are multiplied by, which has a kernel or two for a problem."""
-    problems, y, long = list[tuple[Gemm, int]](), list[float](), list[bool]()
-    for row, is_long in [*((row, True) for row in rows_of(paths)), *((row, False) for row in rows_of(short))]:
+    problems, y = list[tuple[Gemm, int]](), list[float]()
+    for row in rows_of(paths):
         request = request_of(problem_named(row["p"]))
         gemm, count = request.gemm, count_of(request)
         for told, _, us in row["plans"]:
             one = PlanConfig.from_data(told)
             if one.kernel.kind == "gemv":
                 problems.append((few_rows(gemm), count))
-                long.append(is_long)
                 y.append(float(np.log(us / estimate_us(one, gemm, SPEC, request.alignment, request.stack))))
     print(f"{len(problems)} problems; off by {np.mean(y):+.3f}, {np.std(y):.3f} in the logarithm")
-    return told_trees(trees_of_problems(problems, y, long))
+    return told_trees(trees_of_problems(problems, y, [1.0] * len(y)))
 
 
 def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
@@ -255,34 +252,16 @@ def check(data: Sequence[Measured], at: Constants | None) -> None:
         guess[~seen] = fit_trees(x[seen], y[seen], w[seen]).predict(x[~seen])
     plain = [np.log(estimated(one, at)) for one in data]
     told = [told + guess[group == number] for number, told in enumerate(plain)]
-    judges = [number for number, one in enumerate(data) if one.long]
+    judges = [number for number, one in enumerate(data) if one.peer_us is not None]
     print(f"{len(judges)} problems")
     for what, by in (("terms:          ", plain), ("terms and trees:", told)):
         print(what, judged([data[number] for number in judges], [by[number] for number in judges]))
 
 
-def _of_long_graphs(nodes: Any, last: int) -> Any:
-    """The nodes of a tree that times of long graphs reach, in the order of a walk, left before right. last: the feature
-    that is 1 for those."""
-    kept: list[Any] = []
-
-    def walk(at: int) -> int:
-        while not nodes[at]["is_leaf"] and nodes[at]["feature_idx"] == last:
-            at = int(nodes[at]["right"])
-        own, node = len(kept), nodes[at].copy()
-        kept.append(node)
-        if not node["is_leaf"]:
-            node["left"], node["right"] = walk(int(node["left"])), walk(int(node["right"]))
-        return own
-
-    walk(0)
-    return np.array(kept, dtype=nodes.dtype)
-
-
 def told_trees(model: Any) -> dict[str, Any]:
     trees = []
     for (predictor,) in model._predictors:
-        nodes = _of_long_graphs(predictor.nodes, model.n_features_in_ - 1)
+        nodes = predictor.nodes
         leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
         trees.append(
             {
@@ -300,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
-    parser.add_argument("--short", type=Path, nargs="*", default=[])
+    parser.add_argument("--remembered", type=Path, nargs="*", default=[])
     parser.add_argument("--trees", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
@@ -308,10 +287,10 @@ def main() -> None:
     if asked.kind == GEMV:
         file.write_text(json.dumps({"constants": {}, "trees": []}), encoding="utf-8")
         fitted.cache_clear()
-        shared = fit_gemv(asked.sweeps, asked.short)
+        shared = fit_gemv(asked.sweeps)
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
-    data = [*measured(asked.kind, asked.sweeps, long=True), *measured(asked.kind, asked.short, long=False)]
+    data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
     if FAMILY[asked.kind] == "wgmma":

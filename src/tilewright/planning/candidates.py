@@ -75,8 +75,19 @@ def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
         if spec.compute_capability != FITTED_FOR:
             return "mma", _mma(gemm.dtype)
         c = mma_core(gemm)
+        k_tiles = tuple(min(_MOST_STAGES, ceil_div(gemm.k, k)) for k in sorted(set(c.k.tolist())))
+        c = c.in_table(("filled ring", k_tiles), lambda kept: _filled(kept, gemm.k))
         return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
     return "simt", _simt(gemm, spec)
+
+
+_MOST_STAGES = 6
+"""Of the rings of `mma_core`."""
+
+
+def _filled(c: Columns, length: int) -> Columns:
+    """Kernels of mma.sync with no more stages than a sum of this length fills: others would keep blocks from an SM."""
+    return c.with_columns(stages=np.minimum(c.stages, np.maximum(2, ceil_div(length, c.k))))
 
 
 def _simt(gemm: Gemm, spec: DeviceSpec) -> Columns:

@@ -90,7 +90,10 @@ class Space:
         self.gemm, self.spec, self.like = gemm, spec, like
         self.alignment = alignment_of_rows(gemm)
         self.request = Request(gemm, self.alignment, stack)
-        self.ranked = tuple({one.config: one for one in candidates}.values())
+        first: dict[PlanConfig, Candidate] = {}
+        for one in candidates:  # priced beside others, a plan may come a last digit dearer
+            first.setdefault(one.config, one)
+        self.ranked = tuple(first.values())
         self.candidates = tuple(one.config for one in self.ranked)
         self._known = frozenset(self.candidates)
         self._reasons: dict[PlanConfig, tuple[str, ...]] = {}

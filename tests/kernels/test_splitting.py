@@ -69,7 +69,7 @@ def test_the_flag_is_raised_where_a_scaled_number_is_too_small(across: bool) -> 
     for smallest, raised in ((0.0, False), (2.0**-17, False), (2.0**-19, True), (-(2.0**-30), True), (np.inf, False)):
         source = drawn_splitting(problem)
         source.storage("source")[:] = 1
-        source.storage("scales")[:] = 4
+        source.storage("scales")[:] = 2
         source.storage("source")[40] = smallest / 4
         stored = simulate(kernel_of(problem), source).stored["flag"]
         assert stored.tolist() == [float(raised)] and flag_stored(source) is raised

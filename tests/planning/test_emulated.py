@@ -196,6 +196,23 @@ def test_guarded_results_keep_the_bound_of_f32() -> None:
         assert (abs(c - a @ b) <= f32_units(1024) * U * (abs(a) @ abs(b))).all()
 
 
+@pytest.mark.parametrize("binades", [(-149, -140), (-128, -100), (-149, 100)])
+def test_rows_and_columns_of_subnormal_numbers_are_multiplied_as_any_others(binades: tuple[int, int]) -> None:
+    """Each row and each column has a binade of its own: all below the range of f32, or beside rows within it."""
+    gemm = Gemm(12, 8, 1024)
+    rng = np.random.default_rng(7)
+    operands = make_operands(gemm)
+    a, b = operands.a.reshape(12, 1024), operands.b.reshape(1024, 8)
+    first = rng.integers(*binades, 12)
+    a[...] = np.ldexp(rng.integers(1, 2**9, a.shape), first[:, None])
+    b[...] = rng.standard_normal(b.shape) * 2.0**20
+    expected = computed(DISPATCHER, request_of(gemm, F16X3), operands)
+    np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), operands), expected)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    errors = np.linalg.norm(view(gemm, "C", expected) - exact, axis=1) - 2.0**-149 * 8
+    assert (errors < 3e-7 * np.linalg.norm(exact, axis=1)).all()
+
+
 def test_one_order_of_summation_does_not_depend_on_rows() -> None:
     few, many = (request_of(Gemm(m, 256, 512), BF16X6, or_f32=True, fixed_order=True) for m in (8, 64))
     operands = make_operands(many.gemm)

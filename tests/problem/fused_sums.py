@@ -59,4 +59,6 @@ def emulated(how: Algorithm, a: Array, b: Array, *, grouped: bool = True) -> Arr
             for first in range(begin, begin + every, step):
                 group = fused_sum(lefts[i][:, first : first + step], rights[j][first : first + step], group, least)
         total = total + group
-    return total * (1 / rows) * (1 / columns)
+    both = (1 / rows) * (1 / columns)
+    with np.errstate(over="ignore", under="ignore"):
+        return total * both * both

@@ -184,12 +184,23 @@ def test_what_a_guard_lets_pass_keeps_its_bound(depth: int) -> None:
             a[:, 0], b[:, 0], a[:, 1], b[:, 1] = 1, 0, 0, 1  # the largest of each meets a zero
             b = b.T
             for values, axis in ((a, 1), (b, 0)):
-                scaled = abs(values * np.expand_dims(scales_of(values, axis), axis))
+                scaled = abs(values * np.expand_dims(scales_of(values, axis), axis).astype(np.float64) ** 2)
                 assert scaled[values != 0].min() >= 2.0 ** (-13 - depth)
             wide = a.astype(np.float64), b.astype(np.float64)
             bound = guarded_units(F16X3, k, depth) * U * (abs(wide[0]) @ abs(wide[1])) + 2.0**-149
             worst = max(worst, float((abs(emulated(F16X3, a, b) - wide[0] @ wide[1]) / bound).max()))
     assert 0.02 < worst <= 1
+
+
+@pytest.mark.parametrize("binade", [-149, -140, -130, -100, 0, 100])
+def test_rows_of_any_magnitude_are_scaled_alike(binade: int) -> None:
+    """Those of subnormal numbers, too: only the result of a product may underflow."""
+    rng = np.random.default_rng(5)
+    a = np.ldexp(rng.integers(1, 2**9, (6, 128)), binade).astype(np.float32)
+    b = normal(rng, 128, 6) * np.float32(2.0**-binade if binade > -127 else 2.0**126)
+    scaled = a * np.expand_dims(scales_of(a, 1), 1).astype(np.float64) ** 2
+    assert scaled.min() >= 2.0**3 and scaled.max() < 2.0**14
+    assert relative(a, b, emulated(F16X3, a, b)) < 3e-7
 
 
 def test_guards_leave_the_bound_of_f32() -> None:
@@ -214,7 +225,7 @@ def test_pieces_add_up(how: Algorithm, numbers: list[float]) -> None:
     scale = scales_of(values[None], 1) if how.shift else np.float32([1.0])
     pieces = split(values, how, scale)
     rest = how.magnitudes[-1]
-    scaled, stored = values.astype(np.float64) * scale, [1.0, *[2.0**how.shift] * (how.count - 1)]
+    scaled, stored = values * scale.astype(np.float64) ** 2, [1.0, *[2.0**how.shift] * (how.count - 1)]
     with np.errstate(invalid="ignore"):
         left = abs(sum(piece.astype(np.float64) / by for piece, by in zip(pieces, stored, strict=True)) - scaled)
     least = how.pieces.tiny * how.pieces.unit_roundoff  # half of the smallest subnormal number
@@ -233,9 +244,9 @@ def test_scales_bring_the_largest_number_to_its_binade(numbers: list[float]) -> 
     values = np.array(numbers, np.float32)
     (scale,) = scales_of(values[None], 1)
     largest = np.where(np.isfinite(values), abs(values), 0).max().astype(np.float64)
-    fraction, exponent = np.frexp(scale)
-    assert fraction == 0.5 and exponent % 2 == 1 and largest * scale < 4 * SCALED_TO
-    assert largest * scale >= SCALED_TO or scale == LARGEST_SCALE
+    assert np.frexp(scale)[0] == 0.5 and scale <= LARGEST_SCALE
+    brought = largest * scale.astype(np.float64) ** 2
+    assert SCALED_TO <= brought < 4 * SCALED_TO if largest else scale == LARGEST_SCALE
 
 
 @HOWS

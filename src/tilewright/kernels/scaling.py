@@ -1,4 +1,4 @@
-"""Scales of the rows of A or the columns of B: the largest finite magnitude of each, and a power of four from that.
+"""Scales of the rows of A or the columns of B: the largest finite magnitude of each, and a power of two from that.
 
 Along lines: threads side by side read vectors of a line. Across lines: a block has a strip of columns, whose lines it
 reads in turn. Either way each thread keeps the largest that it has seen, and shared memory brings those together.
@@ -51,7 +51,7 @@ _MATRIX = Var("blockIdx.z")
 """Which of a batch."""
 
 _BINADES = (64, 32, 16, 8, 4, 2)
-"""By which the largest magnitude is brought between 1 and 4."""
+"""By which the largest magnitude is brought between 1 and 4; before them, 32 for subnormal numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,35 @@ class ScalingConfig:
         )
 
 
+SCALE, INVERSE = registers("scale", F32, 1), registers("inverse", F32, 1)
+
+
+def power_of_two(largest: Buffer) -> Body:
+    """`SCALE` from the largest magnitude, which it changes, and `INVERSE`: by halves of the binades that are left."""
+
+    def moved(condition: Expr, by: float) -> Body:
+        """The largest brought nearer to 1 by a power of two, where a condition holds of it, which stands last."""
+        factors = ((SCALE, by**0.5), (INVERSE, by**-0.5), (largest, by))
+        return tuple(
+            Assign(at(one, ZERO), Binary(Op.MUL, Load(one, (ZERO,)), Select(condition, real(factor), real(1.0))))
+            for one, factor in factors
+        )
+
+    def limited(one: Buffer, op: Op, limit: float) -> Assign:
+        return Assign(at(one, ZERO), Binary(op, Load(one, (ZERO,)), real(limit)))
+
+    found = Load(largest, (ZERO,))
+    return together(
+        *(Alloc(one) for one in (SCALE, INVERSE)),
+        Assign(at(SCALE, ZERO), real(SCALED_TO**0.5)),
+        Assign(at(INVERSE, ZERO), real(SCALED_TO**-0.5)),
+        *(moved(Binary(Op.GE, found, real(2.0**p)), 2.0**-p) for p in _BINADES),
+        *(moved(Binary(Op.LT, found, real(2.0 ** (2 - p))), 2.0**p) for p in (32, *_BINADES)),
+        limited(SCALE, Op.MIN, LARGEST_SCALE),
+        limited(INVERSE, Op.MAX, 1 / LARGEST_SCALE),
+    )
+
+
 class _Statements(ABC):
     """The statements of a thread. kept: scales of a block. shares: threads that have seen a part of each. held: largest
     magnitudes of a thread."""
@@ -121,12 +150,10 @@ class _Statements(ABC):
         """Every thread's part, and the scales by as many threads as there are."""
         config = self.config
         found = together(
-            Alloc(registers("scale", F32, 1)),
-            Alloc(registers("root", F32, 1)),
             Alloc(registers("share_of", F32, 1)),
             Assign(at(self.largest, ZERO), real(0.0)),
             For("share", Const(self.shares), self._gather()),
-            *self._power_of_two(),
+            self._stored(),
         )
         return together(
             Let("along", THREAD % config.along),
@@ -145,43 +172,18 @@ class _Statements(ABC):
         larger = Binary(Op.MAX, Load(self.largest, (ZERO,)), Load(one, (ZERO,)))
         return (Move(at(one, ZERO), at(self.shared, Var("share"), THREAD), origin="shares"), Assign(place, larger))
 
-    def _power_of_two(self) -> Body:
-        """From the largest magnitude: by halves of the binades that are left."""
-        scale, root = registers("scale", F32, 1), registers("root", F32, 1)
-        largest = Load(self.largest, (ZERO,))
+    def _stored(self) -> Body:
+        """The scale of a line or column by its largest magnitude, and the flag."""
         number = BLOCK * self.kept + THREAD
-        body: list[Body] = [
-            (Assign(at(scale, ZERO), real(SCALED_TO)), Assign(at(root, ZERO), real(SCALED_TO**-0.5))),
-            *(self._moved(Binary(Op.GE, largest, real(2.0**p)), 2.0**-p) for p in _BINADES),
-            *(self._moved(Binary(Op.LT, largest, real(2.0 ** (2 - p))), 2.0**p) for p in _BINADES),
-        ]
-        for place, limit, op in ((scale, LARGEST_SCALE, Op.MIN), (root, LARGEST_SCALE**-0.5, Op.MAX)):
-            body.append((Assign(at(place, ZERO), Binary(op, Load(place, (ZERO,)), real(limit))),))
         inside = below(number, argument("length" if isinstance(self, _Across) else "lines"))
-        roots = times(_MATRIX, "apart", near=False) + number
-        for place, first in ((root, roots), (scale, times(argument("count"), "apart", near=False) + roots)):
+        inverses = times(_MATRIX, "apart", near=False) + number
+        scales = times(argument("count"), "apart", near=False) + inverses
+        body: list[Body] = [power_of_two(self.largest)]
+        for place, first in ((INVERSE, inverses), (SCALE, scales)):
             body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
         first_of_all = both(binary(Op.EQ, number, 0), binary(Op.EQ, _MATRIX, 0))
-        clear = element_of("flag", F32, ZERO)
-        body.append((Assign(at(root, ZERO), real(0.0)), Move(clear, at(root, ZERO), 1, first_of_all, origin="flag")))
-        return together(*body)
-
-    def _moved(self, condition: Expr, by: float) -> Body:
-        """The largest brought nearer to 1 by a power of two, where a condition holds of it."""
-        factors = {"largest": by, "scale": by, "root": by**-0.5}
-        buffers = {"scale": registers("scale", F32, 1), "root": registers("root", F32, 1)}
-        order = (buffers["scale"], buffers["root"], self.largest)  # the condition reads the last
-        return tuple(
-            Assign(
-                at(buffer, ZERO),
-                Binary(
-                    Op.MUL,
-                    Load(buffer, (ZERO,)),
-                    Select(condition, real(factors[buffer.name]), real(1.0)),
-                ),
-            )
-            for buffer in order
-        )
+        clear = Move(element_of("flag", F32, ZERO), at(INVERSE, ZERO), 1, first_of_all, origin="flag")
+        return together(*body, Assign(at(INVERSE, ZERO), real(0.0)), clear)
 
     def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
         inside = both(below(line, argument("lines")), below(column, argument("length")))

@@ -200,7 +200,7 @@ class _Statements:
         signed = Select(Binary(Op.LT, number, real(0.0)), real(-smallest(algorithm.pieces)), least)
         lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, number, real(0.0)))
         scale = Load(self.scales, (Const(0), element) if self.across else (i, Const(0)))
-        scaled = Binary(Op.MUL, number, scale) if algorithm.shift else number
+        scaled = Binary(Op.MUL, Binary(Op.MUL, number, scale), scale) if algorithm.shift else number
         statements: list[Assign] = [
             Assign(at(self.rest, element), scaled),
             Assign(at(self.high, element), self._nearest(clamped)),

@@ -35,7 +35,7 @@ class Algorithm:
     pieces: the format of a piece. count: pieces of an operand. products: which piece of A by which of B, in the order
     of summation in a group; the last is of the first pieces. promote_every: elements of k of a group, which tensor
     cores sum before their sum is added to registers of f32. shift: pieces behind the first are stored times
-    2**shift, and rows of A and columns of B are scaled by powers of four before they are split; 0: neither.
+    2**shift, and rows of A and columns of B are scaled by powers of two before they are split; 0: neither.
     """
 
     name: str
@@ -113,12 +113,11 @@ class Algorithm:
         of a zero as one of 2**-126. Where rows and columns are scaled, underflow is relative to their largest.
         """
         rows, columns = np.asarray(a_rows, np.float64)[:, None], np.asarray(b_columns, np.float64)[None, :]
-        magnitudes = rows + columns
         if self.shift:
-            scaled: Array = k * rows * columns * (2.0**-46 + 2.0**-48)
-            return scaled + magnitudes * k * 2.0**-161 + 2.0**-149
+            scaled: Array = k * rows * columns * (2.0**-46 + 2.0**-48) + 2.0**-149
+            return scaled
         terms = len(self.products) * self.padded_k(k)
-        found: Array = magnitudes * (k * smallest(self.pieces) + terms * 2.0**-150) + terms * 2.0**-149
+        found: Array = (rows + columns) * (k * smallest(self.pieces) + terms * 2.0**-150) + terms * 2.0**-149
         return found
 
 
@@ -141,11 +140,11 @@ _DEEPEST = 8
 """Binades below the range of f16 that a guard may allow."""
 
 SCALED_TO = 2.0**12
-"""The least that the largest magnitude of a scaled row or column is; it is below 4 times that, as scales are powers of
-four, and numbers of f16 end at 2**16."""
+"""The least that the largest magnitude of a scaled row or column is; it is below 4 times that, as a scale is applied
+twice, and numbers of f16 end at 2**16."""
 
-LARGEST_SCALE = 2.0**126
-"""So that the product of two scales is one of f32."""
+LARGEST_SCALE = 2.0**81
+"""Of a row or column whose largest number is the smallest of f32, or 0."""
 
 MOST_SPLIT_UNITS = 9.0
 """Of an algorithm in the place of f32 arithmetic: rounding errors of f32 grow like the square root of k, and what a
@@ -210,15 +209,15 @@ def at_least_f32(k: int) -> tuple[Algorithm, ...]:
 
 
 def scales_of(values: Array, axis: int) -> Array:
-    """Powers of four, as float32, that bring the largest finite magnitude along an axis to 2**12 and above, below
-    2**14; at most 2**126.
+    """Powers of two, as float32, that bring the largest finite magnitude along an axis to 2**12 and above, below 2**14,
+    where it is multiplied by them twice: once would not do for subnormal numbers.
 
-    >>> scales_of(np.float32([[5.0, -np.inf], [0.0, 0.0]]), axis=1).tolist() == [2.0**10, 2.0**126]
+    >>> scales_of(np.float32([[5.0, -np.inf], [0.0, 0.0]]), axis=1).tolist() == [2.0**5, 2.0**81]
     True
     """
     largest = np.where(np.isfinite(values), np.abs(values), 0).astype(np.float64).max(axis, initial=0.0)
-    binade = (np.frexp(np.maximum(largest, 2.0**-149))[1] - 1) // 2 * 2
-    found: Array = np.minimum(SCALED_TO * np.exp2(-binade.astype(np.float64)), LARGEST_SCALE).astype(np.float32)
+    half = (np.frexp(np.maximum(largest, 2.0**-149))[1] - 1) // 2
+    found: Array = (SCALED_TO**0.5 * np.exp2(-half.astype(np.float64))).astype(np.float32)
     return found
 
 
@@ -235,16 +234,16 @@ def first_piece(values: Array, pieces: DType, unscaled: Array) -> Array:
 
 
 def split(values: Array, how: Algorithm, scale: Array | float = 1.0) -> tuple[Array, ...]:
-    """The pieces of f32 numbers times their scale, as float32. Infinities and NaN stand in the first piece, NaN in the
-    others: the small products of their group are NaN, which kernels replace by 0, so that the product of first pieces
-    decides.
+    """The pieces of f32 numbers times their scale, twice, as float32. Infinities and NaN stand in the first piece, NaN
+    in the others: the small products of their group are NaN, which kernels replace by 0, so that the product of first
+    pieces decides.
 
     >>> [float(piece[0]) for piece in split(np.float32([1 + 2.0**-8 + 2.0**-20]), BF16X6)]
     [1.0078125, -0.00390625, 9.5367431640625e-07]
     """
     values = np.asarray(values, F32.numpy)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        scaled = (values * np.float32(scale)).astype(np.float32)
+        scaled = (values * np.float32(scale) * np.float32(scale)).astype(np.float32)
     first = first_piece(scaled, how.pieces, values)
     values = scaled
     found = [first]

@@ -1,10 +1,8 @@
-"""Powers of four that bring the rows of A, or the columns of B, into the range of f16."""
+"""Powers of two that bring the rows of A, or the columns of B, into the range of f16."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
@@ -15,11 +13,11 @@ from tilewright.problem.storages import Storages, lines_of
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A scale for each line of each matrix of a batch, or for each column of its lines, and the square root of its
-    inverse; and a flag, 0, that splitting may raise. Sizes in elements.
+    """A scale for each line of each matrix of a batch, or for each column of its lines, and its inverse; and a flag, 0,
+    that splitting may raise. Sizes in elements.
 
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
-    across: a scale is of a column, all lines together; else of a line. apart: in the target, from the roots of one
+    across: a scale is of a column, all lines together; else of a line. apart: in the target, from the inverses of one
     matrix to those of the next; behind those of all follow the scales. step: from one matrix to the next. count: of
     the batch.
     """
@@ -74,19 +72,19 @@ class Scaling:
 
     @property
     def compulsory_bytes(self) -> int:
-        """The source read once, scales and roots written once."""
+        """The source read once, scales and inverses written once."""
         return self.count * (self.lines * self.length + 2 * self.scaled) * F32.bytes
 
     @property
     def title(self) -> str:
-        return f"powers of four for the {'columns' if self.across else 'lines'} of a matrix"
+        return f"powers of two for the {'columns' if self.across else 'lines'} of a matrix"
 
     @property
     def matrix_lines(self) -> tuple[str, ...]:
         """Each matrix in one line, for the header of a kernel."""
         return (
             "source  f32, lines x length, lines leading elements apart",
-            "target  f32, square roots of the inverses of scales, apart elements for each matrix; the scales",
+            "target  f32, inverses of scales, apart elements for each matrix; the scales",
             "flag    f32, a 0",
         )
 
@@ -100,7 +98,7 @@ def scales_stored(storages: Storages) -> Array:
         first = number * problem.step
         source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
         scales = scales_of(source, axis=0 if problem.across else 1)
-        roots, behind = number * problem.apart, (problem.count + number) * problem.apart
-        target[roots : roots + problem.scaled] = 1 / np.sqrt(scales)
+        inverses, behind = number * problem.apart, (problem.count + number) * problem.apart
+        target[inverses : inverses + problem.scaled] = 1 / scales
         target[behind : behind + problem.scaled] = scales
     return target

@@ -115,7 +115,11 @@ class Splitting:
             "source  f32, lines x length, lines leading elements apart",
             f"target  {self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
             "to_length, lines to_leading elements apart; zeros beyond the source",
-            *((f"scales  f32, one for each {'column' if self.across else 'line'}",) if self.algorithm.shift else ()),
+            *(
+                (f"scales  f32, one for each {'column' if self.across else 'line'}, a factor twice",)
+                if self.algorithm.shift
+                else ()
+            ),
             *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self.algorithm.shift else ()),
         )
 
@@ -134,7 +138,8 @@ def flag_stored(storages: Storages) -> bool:
         source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
         scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
         with np.errstate(invalid="ignore", under="ignore"):
-            scaled = abs(source * (scales[None, :] if problem.across else scales[:, None]))
+            scale = scales[None, :] if problem.across else scales[:, None]
+            scaled = abs(source * scale * scale)
         raised |= bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
     return raised
 

@@ -1,0 +1,190 @@
+"""All candidates and all estimates at once: a fault in a table, a constant or a term moves a mean that stands here.
+
+The best plans stand in tests/golden/choices already; most faults leave the best one as it is. A line tells of all
+candidates of a family: how many there are, the geometric mean of their estimates, and the mean of each column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+import pytest
+from planned import alignment_of
+from test_dispatch import problem
+
+import tilewright as tw
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, F32
+from tilewright.planning import account, coded
+from tilewright.planning.assembly import Request
+from tilewright.planning.coded_wgmma import wgmma_candidates, wgmma_clocks
+from tilewright.planning.dispatch import use_database
+from tilewright.planning.emulated import splitting_us
+from tilewright.planning.gated import in_one_kernel, reading_us
+from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
+from tilewright.planning.skinny import estimate_us, skinny_for
+from tilewright.planning.stack import Stack
+from tilewright.problem import Gemm, Order
+from tilewright.problem.coded_product import CodedProduct, CodedWeight
+from tilewright.problem.emulation import BF16X6, BF16X9, F16X3
+from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.functions import Operation
+from tilewright.problem.values import Accumulated, Applied, Combined
+from tilewright.problem.weight_codes import E4M3_CODES, INT4
+
+GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
+PRODUCTS = [
+    # m, n, k, format, orders, problems of a batch
+    (4096, 4096, 4096, "bf16", "NT", 1),
+    (64, 4096, 7168, "f16", "NN", 1),
+    (300, 500, 20_000, "bf16", "TN", 1),
+    (1001, 999, 515, "f16", "NN", 1),
+    (520, 264, 72, "bf16", "TT", 37),
+    (700, 900, 1100, "f32", "NT", 1),
+    (250, 190, 96, "f32", "TN", 20),
+    (1024, 520, 2048, "tf32", "TN", 1),
+    (48, 60, 40, "bf16", "NN", 1),
+]
+GATED = Combined(Operation.TIMES, Applied(Activation.SILU, Accumulated()), Accumulated(1))
+DIGITS = 7
+"""Of a mean."""
+
+
+def mean(values: object) -> str:
+    found = np.asarray(values, dtype=np.float64)
+    return f"{float(np.mean(found)):.{DIGITS}g}" if found.size else "none"
+
+
+def geometric_mean(values: Sequence[float]) -> str:
+    return f"{float(np.exp(np.mean(np.log(values)))):.{DIGITS}g}" if len(values) else "none"
+
+
+def told_of(ranking: Ranking) -> Iterator[str]:
+    """A line for each table of candidates that was priced."""
+    for table in ranking._tables:
+        us = 1e6 * table.seconds[np.isfinite(table.seconds)]
+        rows = slice(table.start, table.start + len(table.seconds))
+        columns = {name: np.broadcast_to(getattr(table.columns, name), len(table.columns)) for name in known(table)}
+        means = ", ".join(f"{name} {mean(column[rows])}" for name, column in columns.items())
+        packing = f"packed {sorted(table.packing.packed)}, transposed {sorted(table.packing.transposed)}"
+        padded = ", padded" * table.packing.tile_multiples
+        yield f"  {table.kind}, {packing}{padded}: {len(us)} of {len(table.seconds)}, {geometric_mean(us)} us"
+        yield f"    {means}"
+
+
+def known(table: object) -> list[str]:
+    """The columns that are numbers."""
+    columns = table.columns  # type: ignore[attr-defined]
+    return sorted(name for name in columns.names if np.asarray(getattr(columns, name)).dtype.kind in "bif")
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_all_candidates_of_products(name: str, golden: Callable[[str, str], None]) -> None:
+    lines = []
+    for m, n, k, format, orders, count in PRODUCTS:
+        gemm = problem(m, n, k, format, orders)
+        stack = Stack(count, m * k, k * n, m * n) if count > 1 else None
+        lines.append(f"{m}x{n}x{k} {format} {orders}" + (f", {count} of them" if count > 1 else ""))
+        lines += told_of(ranked(gemm, device(name), alignment_of(gemm), stack=stack))
+    golden(f"choices/tables_{device(name).name.lower().replace(' ', '_')}.txt", "\n".join(lines) + "\n")
+
+
+def coded_lines() -> Iterator[str]:
+    for name, codes, dtype, (m, n, k), group in product(
+        GPUS, (INT4, E4M3_CODES), (BF16, F16), ((1, 4096, 4096), (24, 7168, 2048), (100, 1000, 4096)), (128, 0)
+    ):
+        if (dtype is F16) != (n == 7168):
+            continue
+        epilogue = Epilogue(scale=() if group else ("n",))
+        one, spec = CodedProduct(m, CodedWeight(n, k, codes, group), dtype, dtype, epilogue=epilogue), device(name)
+        yield f"{name}: {m}x{n}x{k} {dtype} {codes}, groups of {group}: " + coded.words_of(
+            coded.chosen_config(one, spec), one
+        )
+        by_mma, by_wgmma = list(coded.candidates(one, spec)), list(wgmma_candidates(one, spec))
+        yield f"  mma: {len(by_mma)}, {geometric_mean([coded.clocks(c, one, spec) for c in by_mma])} clocks, " + mean(
+            [c.columns * c.rows + 1e4 * c.warps_k + 1e6 * c.stages + 1e8 * c.own_k for c in by_mma]
+        )
+        if by_wgmma:
+            clocks = geometric_mean([wgmma_clocks(c, one, spec) for c in by_wgmma])
+            sizes = mean([c.columns * c.rows + 1e6 * c.stages + 1e8 * c.cluster + 1e10 * c.vector for c in by_wgmma])
+            yield f"  wgmma: {len(by_wgmma)}, {clocks} clocks, {sizes}"
+
+
+def test_all_candidates_of_coded_weights(golden: Callable[[str, str], None]) -> None:
+    golden("choices/tables_of_codes.txt", "\n".join(coded_lines()) + "\n")
+
+
+def compact(config: object) -> str:
+    return ", ".join(f"{field.name} {getattr(config, field.name)}" for field in fields(config))  # type: ignore[arg-type]
+
+
+def skinny_lines() -> Iterator[str]:
+    for rows, long, depth, dtype, orders, name in product(
+        (1, 3, 8), (40, 3000), (100, 28_672), (F32, BF16), ("NN", "NT"), GPUS[:2]
+    ):
+        b = Order.ROW if orders[1] == "N" else Order.COL
+        gemm = Gemm(rows, long, depth, dtype, out=dtype, b=b)
+        found = skinny_for(gemm, alignment_of(gemm), device(name))
+        words = f"{rows}x{long}x{depth} {dtype} {orders} {name}"
+        if found is None:
+            yield f"{words}: no"
+            continue
+        us = [estimate_us(gemm, found, device(name), count) for count in (1, 30)]
+        yield f"{words}: {found}, {compact(found.config)}, {us[0]:.{DIGITS}g} us, 30 of them {us[1]:.{DIGITS}g} us"
+
+
+def test_skinny_products(golden: Callable[[str, str], None]) -> None:
+    golden("choices/skinny.txt", "\n".join(skinny_lines()) + "\n")
+
+
+def other_lines() -> Iterator[str]:
+    for name in GPUS:
+        spec = device(name)
+        for format, sizes in product(("bf16", "f32"), ([(100, 200, 300)], [(64, 64, 64), (4000, 8, 8), (8, 8, 9000)])):
+            found = ranked_for_group([problem(*size, format) for size in sizes], spec)
+            us = geometric_mean([us for us, _ in found])
+            yield f"{name}: groups of {sizes} in {format}: {len(found)}, {us} us, first {found[0][1]}"
+        for m, n, k in ((64, 1024, 1024), (2048, 4096, 4096)):
+            gemm = Gemm(m, n, k, BF16, out=BF16, epilogue=Epilogue(function=GATED))
+            pairs = list(in_one_kernel(Request(gemm, alignment_of(gemm)), spec))
+            first = pairs[0][1] if pairs else None
+            us = geometric_mean([us for us, _ in pairs])
+            yield f"{name}: gated {m}x{n}x{k}: {len(pairs)}, {us} us, first {first}; {reading_us(gemm, spec):.7g} us"
+    for how, (m, n, k), orders in product(
+        (BF16X6, BF16X9, F16X3), ((64, 8000, 512), (3000, 200, 7000)), ("NN", "NT", "TN")
+    ):
+        gemm = problem(m, n, k, "f32", orders)
+        us = splitting_us(Request(gemm, alignment_of(gemm), algorithm=how), device("H200"))
+        yield f"H200: pieces of {m}x{n}x{k} {orders} by {how}: {us:.{DIGITS}g} us"
+
+
+def test_groups_pairs_and_pieces(golden: Callable[[str, str], None]) -> None:
+    golden("choices/tables_of_others.txt", "\n".join(other_lines()) + "\n")
+
+
+CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, object]]] = {
+    "split-K": ((64, 8192), (8192, 64), {"dtype": "bf16", "device": "A100"}),
+    "packed": ((2047, 2047), (2047, 2047), {}),
+    "rows of 2047": ((300, 2047), (2047, 512), {"dtype": "f16"}),
+    "pieces": ((2048, 1024), (1024, 2048), {"precision": "f32_emulated", "orders": "NT"}),
+    "pieces of bf16": ((1000, 1000), (1000, 1000), {"precision": "bf16x9"}),
+    "tf32": ((512, 4096), (4096, 512), {"precision": "tf32"}),
+    "batch": ((7, 200, 300), (7, 300, 100), {"dtype": "bf16"}),
+    "one row": ((1, 4097), (4097, 8192), {"dtype": "bf16"}),
+    "wide rows": ((8, 4096), (4096, 4096), {"dtype": "f16", "orders": "NT"}),
+}
+
+
+def test_launches_of_calls(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `tw.plan` tells, with the next best plans."""
+    monkeypatch.setattr(account, "_has_compiler", lambda: False)
+    use_database(None)
+    lines = []
+    for name, (a, b, options) in CALLS.items():
+        found = tw.plan(a, b, **{"device": "H200", "best": 2, **options})  # type: ignore[arg-type]
+        lines += [f"== {name}", str(found), f"{found.estimated_us:.{DIGITS}g} us, {found.scratch_bytes} bytes"]
+        lines += [f"  {one.role} {one.grid} {one.estimated_us:.{DIGITS}g} us" for one in found.launches]
+    golden("choices/calls.txt", "\n".join(lines) + "\n")

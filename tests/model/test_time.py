@@ -59,6 +59,29 @@ def test_bank_conflicts_cost_time_where_shared_memory_binds() -> None:
     assert predicted(clean).seconds < 0.95 * predicted().seconds
 
 
+def test_of_several_accesses_the_one_that_loses_most_to_conflicts_is_told() -> None:
+    """Also if another one takes more wavefronts without any; few of them are not worth telling."""
+    clean = replace(FRAGMENTS, wavefronts=512, ideal=512)
+
+    def told(lost: int, *, copies: bool = False) -> str:
+        worse = replace(FRAGMENTS, name="A_tile", requests=64, wavefronts=64 + lost, ideal=64, copies=copies)
+        work = replace(WORK, step=replace(WORK.step, accesses=(clean, worse)))
+        return relief_of(Term("shared memory", 1.0, ""), work, H200, 1)
+
+    assert told(128).startswith("3 wavefronts a load of A_tile, 2 of them bank conflicts: pad")
+    assert told(128, copies=True).startswith("3 wavefronts a copy of A_tile, 2 of them bank conflicts of what cp.async")
+    assert told(32).startswith("B_frag: ") and "none of them bank conflicts: only larger thread tiles" in told(32)
+
+
+def test_the_order_of_ffmas_is_no_cure() -> None:
+    full = replace(WORK, step=Phase(fp32=4096), load_groups=0)
+    relief = relief_of(Term("issue slots", 1.0, ""), full, H200, 1)
+    assert (
+        relief.startswith("FFMA fill most issue slots: only tensor cores are much faster.")
+        and "a few percent" in relief
+    )
+
+
 def test_more_blocks_cover_the_latency_of_loads() -> None:
     one, two, three = (term("latency", predicted(blocks_per_sm=count)) for count in (1, 2, 3))
     assert one > two > three > 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.device.catalog import DEVICES
+from tilewright.device.catalog import DEVICES, device
 from tilewright.errors import LaunchError, UnknownName
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
+from tilewright.model.time import predict_time
 from tilewright.prediction import predict, predict_rung
 from tilewright.prediction.counting import work_of
 from tilewright.runtime.cubin_cache import CubinCache
@@ -16,8 +17,8 @@ from tilewright.toolchain import build
 VECTORISED = find_rung("worklog/6")
 
 
-def tflops(rung: Rung, device: str, size: int = 4096) -> float:
-    return predict_rung(rung, rung.gemm(size, size, size), device, cache=CubinCache()).tflops
+def tflops(rung: Rung, gpu: str, size: int = 4096) -> float:
+    return predict_rung(rung, rung.gemm(size, size, size), gpu, cache=CubinCache()).tflops
 
 
 @pytest.mark.parametrize("spec", DEVICES, ids=lambda spec: spec.name)
@@ -41,6 +42,20 @@ def test_known_counts_need_not_be_counted_again() -> None:
 
 def test_large_matrices_are_used_better_than_small_ones() -> None:
     assert tflops(VECTORISED, "h200", 4096) > 1.5 * tflops(VECTORISED, "h200", 512)
+
+
+@pytest.mark.parametrize("name", ["worklog/2", "worklog/6", "worklog/12", "te/4", "hopper/best"])
+@pytest.mark.parametrize("first", [960, 1000])
+def test_a_larger_problem_takes_longer(name: str, first: int) -> None:
+    """Where rows begin at the same bytes of a line. Other rows may touch fewer lines, sectors or banks: worklog/12 is
+    predicted slower at 1000^3 than at 1023^3."""
+    rung, found = find_rung(name), []
+    for size in (first, first + 64, first + 128):
+        gemm = rung.gemm(size, size, size)
+        work = work_of(build(gemm, rung))
+        bytes_moved = float(gemm.compulsory_bytes)
+        found.append(predict_time(work, device("H200"), blocks_per_sm=1, dram_bytes=bytes_moved).seconds)
+    assert found == sorted(found)
 
 
 def test_a_size_that_fits_no_tile_has_a_time() -> None:

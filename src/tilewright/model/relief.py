@@ -39,30 +39,42 @@ def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -
             return "More warps an SM, or loads issued earlier, would keep the units busy at once."
 
 
-def _largest(work: Work, space: str) -> Access | None:
-    found = [one for one in work.step.accesses if one.space == space]
-    return max(found, key=lambda one: one.wavefronts if space == "shared" else one.lines, default=None)
+_LOST = 0.1
+"""Share of the wavefronts of a step, from which on bank conflicts of one access are what is told."""
 
 
 def _shared(work: Work) -> str:
-    worst = _largest(work, "shared")
-    if worst is None:
+    accesses = [one for one in work.step.accesses if one.space == "shared"]
+    if not accesses:
         return "wgmma reads its operands from shared memory: a wider tile reads each of them less often."
-    each, ideal = worst.wavefronts / max(worst.requests, 1), worst.ideal / max(worst.requests, 1)
-    lost = each - ideal
-    if lost > 0.01:
+    lost = max(accesses, key=_conflicts)
+    if _conflicts(lost) > _LOST * sum(one.wavefronts for one in accesses):
+        each, conflicts = lost.wavefronts / lost.requests, _conflicts(lost) / lost.requests
+        if lost.copies:
+            return (
+                f"{each:.3g} wavefronts a copy of {lost.name}, {conflicts:.3g} of them bank conflicts of what cp.async "
+                "reads and writes: copy more bytes a lane, or let tile or matrix have rows of another length."
+            )
         return (
-            f"{each:.3g} wavefronts a {worst.kind} of {worst.name}, {lost:.3g} of them bank conflicts: pad, swizzle or "
-            "permute the tile."
+            f"{each:.3g} wavefronts a {lost.kind} of {lost.name}, {conflicts:.3g} of them bank conflicts: pad, swizzle "
+            "or permute the tile."
         )
+    most = max(accesses, key=lambda one: one.wavefronts)
+    few = "few" if _conflicts(most) else "none"
     return (
-        f"{worst.name}: {each:.3g} wavefronts a {worst.kind}, none of them bank conflicts: only larger thread tiles, "
-        "which use what they load more often, would save any."
+        f"{most.name}: {most.wavefronts / most.requests:.3g} wavefronts a {most.kind}, {few} of them bank conflicts: "
+        "only larger thread tiles, which use what they load more often, would save any."
     )
 
 
+def _conflicts(access: Access) -> float:
+    """Wavefronts that bank conflicts cost."""
+    return float(access.wavefronts - access.ideal)
+
+
 def _uncached(work: Work) -> str:
-    worst = _largest(work, "global")
+    loaded = (one for one in work.step.accesses if one.space == "global")
+    worst = max(loaded, key=lambda one: one.lines, default=None)
     if worst is not None and worst.lines > 2 * worst.requests:
         return (
             f"A {worst.kind} of {worst.name} touches {worst.lines / worst.requests:.3g} lines: let neighbouring lanes "
@@ -78,7 +90,8 @@ def _issue(work: Work, spec: DeviceSpec) -> str:
     if spec.ffma_issue_interval_clk > 1:
         return "FFMA fill the FP32 pipe, at two clocks each: only tensor cores are faster."
     return (
-        "FFMA fill most issue slots: order the FMAs so that neighbours share an operand (Snake), or use tensor cores."
+        "FFMA fill most issue slots: only tensor cores are much faster. Another order of the FMAs, in which neighbours "
+        "share an operand (Snake), saves a few percent."
     )
 
 

@@ -435,6 +435,12 @@ def test_registers_do_not_grow_beyond_what_there_is() -> None:
     assert "240 + 240 + 64 registers a thread, 69632 in all" in error(with_budget(64, 240), Gemm(1, 1, 1))
 
 
+@pytest.mark.parametrize("count", [16, 20, 25, 260, 264])
+def test_registers_of_a_warpgroup_are_multiples_of_8_from_24_to_256(count: int) -> None:
+    budget = kernel((SetRegisters(count, grow=count > 128),), block=(128, 1, 1))
+    assert f"A warpgroup cannot have {count} registers a thread" in error(budget, Gemm(1, 1, 1))
+
+
 def test_two_uses_of_a_barrier_that_is_not_there() -> None:
     bar = Buffer("bar", Space.SHARED, MBARRIER, (1,))
     body = (WaitBarrier(at(bar), as_expr(0)),)

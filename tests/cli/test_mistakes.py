@@ -38,14 +38,19 @@ import tilewright as tw
         (
             ("predict", "4096x64x128"),
             1,
-            "'4096x64x128' is the size of a problem, and predict takes a rung or a file.\n"
+            "'4096x64x128' is the size of a problem, and predict takes a rung, a file or a precision.\n"
             "  Hint: `tilewright plan 4096x64x128` says what matmul runs for it, and estimates its time.\n",
         ),
         (
             ("predict", "hopper/best", "--dtype", "bf16x6"),
             1,
-            "bf16x6 multiplies pieces of f32 operands, by several launches, and predict takes one kernel.\n"
-            "  Hint: `tilewright plan 4096 --precision bf16x6` estimates them.\n",
+            "bf16x6 is a precision, of matmul of f32 operands, and hopper/best does not have it.\n"
+            "  Hint: `tilewright predict bf16x6 --size 4096` predicts what matmul runs.\n",
+        ),
+        (
+            ("predict", "bf16x6", "--dtype", "bf16"),
+            1,
+            "bf16x6 multiplies operands of f32, not bf16.\n  Hint: leave out --dtype.\n",
         ),
         (
             ("tune", "-1", "5", "5"),

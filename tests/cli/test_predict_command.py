@@ -34,6 +34,25 @@ def test_json_has_every_term(cli: Cli) -> None:
     assert exposed + most == pytest.approx(data["seconds"])
 
 
+def test_a_precision_is_predicted_with_all_its_launches(cli: Cli) -> None:
+    ran = cli("predict", "bf16x6", "--size", "512x256x1024")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0] == "matmul(precision='bf16x6') on H200, f32, 512 x 256 x 1024: predicted, not measured"
+    assert "split A into 3 pieces of bf16" in ran.out and "Sustained: " in ran.out and max(map(len, lines)) <= 100
+    data = cli("predict", "bf16x6", "--size", "512x256x1024", "--json").json
+    assert (data["figure"], data["precision"], data["m"], data["dtype"]) == ("predicted", "bf16x6", 512, "f32")
+    swept = cli("predict", "f32_emulated", "--sweep", "256,2048", "--json").json
+    assert [one["size"] for one in swept] == [256, 2048] and swept[1]["tflops"] > swept[0]["tflops"]
+
+
+def test_a_precision_on_every_gpu_or_why_not(cli: Cli) -> None:
+    found = cli("predict", "bf16x3", "--size", "256", "--all-devices", "--json").json
+    able = [one["device"] for one in found if "tflops" in one]
+    assert able and all("wgmma" in one["problem"] for one in found if one["device"] not in able)
+    assert {one["device"] for one in found} == {spec.name for spec in DEVICES}
+
+
 def test_an_unknown_gpu_is_answered_with_the_nearest(cli: Cli) -> None:
     ran = cli("predict", "worklog/6", "--device", "RTX 3091")
     assert (ran.code, ran.out) == (1, "")

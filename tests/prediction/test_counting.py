@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tilewright.dtypes import BF16
+from tilewright.kernels.wgmma_presets import at_depth, one_tile
 from tilewright.kernels.work import Access, Work
 from tilewright.ladders import find_rung
 from tilewright.prediction.counting import work_of
+from tilewright.problem import Gemm
 from tilewright.toolchain import build
 
 
@@ -67,3 +72,12 @@ def test_a_warpgroup_reads_its_operands_from_shared_memory() -> None:
     assert found.step.matrix_flops == 2 * 128 * 256 * 64
     assert found.step.operand_bytes == 2 * 4 * (64 + 256) * 32  # warpgroups, instructions, rows of A and columns of B
     assert found.step.tma_bytes == (128 + 256) * 64 * 2
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
+def test_a_cluster_is_counted_whole_wherever_it_lies(cluster: tuple[int, int]) -> None:
+    """Its blocks do the same, but for the share of a tile that each loads."""
+    gemm = Gemm(1024, 1024, 1024, BF16, out=BF16)
+    config = replace(at_depth(one_tile(128, 128, 2), gemm), cluster=cluster)
+    found = work_of(build(gemm, config.schedule(gemm)))
+    assert found.blocks == 64 and found.step.matrix_flops == 2 * 128 * 128 * 64

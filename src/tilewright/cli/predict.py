@@ -11,20 +11,15 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_problem, formats_of
+from tilewright.cli.arguments import AsJson, FormatName, complete_rung
 from tilewright.cli.page_files import check_writable
 from tilewright.cli.predict_many import all_devices, parse_sweep, sweep
+from tilewright.cli.predict_subjects import DEFAULT_SIZE, PRECISIONS, chosen_subject
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.errors import TilewrightError
-from tilewright.frontend.options import EMULATED
-from tilewright.prediction import Prediction, Term, predict_rung
-from tilewright.problem.emulation import ALGORITHMS
-from tilewright.problem.formats import format_name
-from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.prediction import Prediction, Term
 from tilewright.units import format_seconds
-
-DEFAULT_SIZE = "4096"
 
 MOST_MHZ = 5000
 """No SM runs faster: the fastest of the catalogue boosts to little more than half of it."""
@@ -38,12 +33,20 @@ EXAMPLES = (
     "tilewright predict mine.py --sweep 512-8192 --output sweep.html",
     "tilewright predict worklog/6 --all-devices",
     "tilewright predict worklog/6 --device a100 --power 250",
+    "tilewright predict f16x3 --size 4096x14336x4096",
     "tilewright predict worklog/6 --device a100 --clock 1200 --json | jq '.tflops'",
 )
 
 
 def predict(
-    rung: RungName,
+    rung: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUNG|FILE.py[:NAME]|PRECISION",
+            help="`worklog/6`, `worklog/vectorised`; a schedule of yours, `FILE.py`, `FILE.py:NAME`; or `f16x3`.",
+            autocompletion=complete_rung,
+        ),
+    ],
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="Any known GPU.")] = "H200",
     size: Annotated[
         str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
@@ -73,40 +76,25 @@ def predict(
 
     In a burst, at the clock of the data sheet, and sustained, at the clock that the board's power limit leaves.
     Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
-    measurements. --sweep predicts many sizes, --all-devices every known GPU. What matmul runs for a problem, also by
-    pieces of f32 (bf16x6, f16x3, f32_emulated), `tilewright plan` estimates.
+    measurements. --sweep predicts many sizes, --all-devices every known GPU. Of a precision that multiplies pieces of
+    f32 operands (bf16x9, bf16x6, bf16x3, tf32x3, f16x3, f32_emulated) it predicts all launches of matmul.
     """
     _check_options(sizes, size, page, every, clock, power)
-    _check_is_one_kernel(rung, size, dtype)
+    _check_is_predictable(rung, size, dtype)
     spec = known_device(device)
     if power is not None:
         spec = replace(spec, board_power_w=power)
-    found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
-    if not gemm.m * gemm.n:
-        raise TilewrightError(
-            f"A product of {gemm.m} x {gemm.n} results takes no time: nothing is launched.", hint="use a larger --size."
-        )
+    subject = chosen_subject(rung, size, dtype)
     if sizes is not None:
-        return sweep(found, gemm, spec, parse_sweep(sizes), clock, page, as_json)
+        return sweep(subject, spec, parse_sweep(sizes), clock, page, as_json)
     if every:
-        return all_devices(found, gemm, as_json)
-    predicted = predict_rung(found, gemm, spec, cache=CubinCache(), clock_mhz=clock)
+        return all_devices(subject, as_json)
+    predicted = subject.predict(spec, clock)
     if as_json:
-        output.print_json(
-            {
-                "rung": found.name,
-                "m": gemm.m,
-                "n": gemm.n,
-                "k": gemm.k,
-                "dtype": format_name(gemm),
-                **as_dict(predicted),
-            }
-        )
+        output.print_json({**subject.as_data(), **as_dict(predicted)})
         return 0
-    _print(
-        f"{found.title} on {spec.name}, {format_name(gemm)}, {gemm.m} x {gemm.n} x {gemm.k}: predicted, not measured",
-        predicted,
-    )
+    sizes_told = " x ".join(map(str, subject.sizes))
+    _print(f"{subject.title} on {spec.name}, {subject.formats}, {sizes_told}: predicted, not measured", predicted)
     return 0
 
 
@@ -149,17 +137,17 @@ def _check_options(
         check_writable(page)
 
 
-def _check_is_one_kernel(rung: str, size: str | None, dtype: str | None) -> None:
-    """A problem of the library is not a kernel: another command chooses its kernels, and estimates them all."""
+def _check_is_predictable(rung: str, size: str | None, dtype: str | None) -> None:
+    """Sizes are for another command, and a rung does not multiply pieces of f32 operands."""
     if re.fullmatch(r"\d+([x×*,]\d+[x×*,]\d+)?", rung):
         raise TilewrightError(
-            f"{rung!r} is the size of a problem, and predict takes a rung or a file.",
+            f"{rung!r} is the size of a problem, and predict takes a rung, a file or a precision.",
             hint=f"`tilewright plan {rung}` says what matmul runs for it, and estimates its time.",
         )
-    if dtype in (*ALGORITHMS, EMULATED):
+    if dtype in PRECISIONS and rung != dtype:
         raise TilewrightError(
-            f"{dtype} multiplies pieces of f32 operands, by several launches, and predict takes one kernel.",
-            hint=f"`tilewright plan {size or DEFAULT_SIZE} --precision {dtype}` estimates them.",
+            f"{dtype} is a precision, of matmul of f32 operands, and {rung} does not have it.",
+            hint=f"`tilewright predict {dtype} --size {size or DEFAULT_SIZE}` predicts what matmul runs.",
         )
 
 

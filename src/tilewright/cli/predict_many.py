@@ -11,22 +11,14 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
+from tilewright.cli.predict_subjects import Subject
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import DEVICES
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, CompilerMissing, LaunchError, TilewrightError
 from tilewright.files import replace_file
-from tilewright.kernels.work import Work
-from tilewright.ladders.rung import Rung
-from tilewright.prediction import Prediction, predict_rung
-from tilewright.prediction.counting import work_of
-from tilewright.prediction.predict import predict
-from tilewright.problem.formats import format_name
-from tilewright.problem.gemm import Gemm
+from tilewright.prediction import Prediction
 from tilewright.report.sweep_page import sweep_page
-from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.schedule import Schedule
-from tilewright.toolchain import Build, build
 from tilewright.units import format_seconds
 
 _MOST_SIZES = 200
@@ -69,16 +61,15 @@ def parse_sweep(text: str) -> list[int]:
 
 
 def sweep(
-    rung: Rung, gemm: Gemm, spec: DeviceSpec, sizes: Sequence[int], clock: int | None, page: Path | None, as_json: bool
+    subject: Subject, spec: DeviceSpec, sizes: Sequence[int], clock: int | None, page: Path | None, as_json: bool
 ) -> int:
-    """Square problems with the formats of `gemm`, one after the other, as a table with bars; as a page where asked."""
+    """Square problems with the same formats, one after the other, as a table with bars; as a page where asked."""
     found = []
     with output.progress("predicting") as step:
         for at, size in enumerate(sizes):
             step(f"predicting {size}", at, len(sizes))
-            problem = gemm.resized(size, size, size)
-            found.append((size, predict_rung(rung, problem, spec, cache=CubinCache(), clock_mhz=clock)))
-    title = f"{rung.title} on {spec.name}, {format_name(gemm)}: predicted, not measured"
+            found.append((size, subject.sized(size).predict(spec, clock)))
+    title = f"{subject.title} on {spec.name}, {subject.formats}: predicted, not measured"
     if page is not None:
         replace_file(page, sweep_page(title, found))
     if as_json:
@@ -90,21 +81,15 @@ def sweep(
     return 0
 
 
-def all_devices(rung: Rung, gemm: Gemm, as_json: bool) -> int:
+def all_devices(subject: Subject, as_json: bool) -> int:
     """A line for each GPU of the catalogue, the fastest first; then those that cannot run the kernel, and why."""
     lines: list[Line] = []
-    counted: dict[Schedule, tuple[Build, Work]] = {}
     unable: dict[str, list[str]] = {}
     with output.progress("predicting") as step:
         for at, spec in enumerate(DEVICES):
             step(f"predicting for {spec.name}", at, len(DEVICES))
             try:
-                schedule = rung.on(spec).schedule(gemm)
-                if schedule not in counted:
-                    built = build(gemm, rung.on(spec))
-                    counted[schedule] = built, work_of(built)
-                built, work = counted[schedule]
-                lines.append(Line(spec.name, predict(built, spec, cache=CubinCache(), work=work)))
+                lines.append(Line(spec.name, subject.predict(spec)))
             except CompilerMissing:
                 raise
             except (LaunchError, CompileError) as error:
@@ -114,8 +99,8 @@ def all_devices(rung: Rung, gemm: Gemm, as_json: bool) -> int:
         problems = [{"device": name, "problem": reason} for reason, names in unable.items() for name in names]
         output.print_json([*({**_plain(line.predicted), "device": line.what} for line in lines), *problems])
         return 0 if lines else 1
-    sizes = f"{gemm.m} x {gemm.n} x {gemm.k}"
-    title = f"{rung.title}, {format_name(gemm)}, {sizes}: predicted at the clocks of the data sheets, not measured"
+    sizes = " x ".join(map(str, subject.sizes))
+    title = f"{subject.title}, {subject.formats}, {sizes}: predicted at the clocks of the data sheets, not measured"
     _print(title, "GPU", lines)
     for reason, names in unable.items():
         output.paragraph(output.out(), f"Not on {', '.join(names)}: {reason}", style="dim", hanging=2)

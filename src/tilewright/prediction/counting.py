@@ -116,8 +116,9 @@ def _count(built: Build, steps: int) -> list[_Line]:
 
 def sample_gemm(built: Build, steps: int) -> Gemm:
     """A problem for one block (or cluster) of a kernel, of so many steps over k, aligned as the whole problem is."""
-    kernel, gemm, tile = built.kernel, built.gemm, built.kernel.tile
-    m, n, k = tile["m"] * kernel.cluster, tile["n"], tile["k"] * steps * neighbours(built.program, "k")
+    kernel, gemm = built.kernel, built.gemm
+    m, n = (built.program.cluster_tile(dim) for dim in ("m", "n"))
+    k = kernel.tile["k"] * steps * neighbours(built.program, "k")
     small = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_added=())
     lda, ldb, ldc = (
         _as_aligned(small.leading(operand.name), gemm.leading(operand.name), operand.dtype.bytes)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
 import pytest
 
+from tilewright.bench.records import recorded_folder
 from tilewright.device.catalog import A100, H200, RTX_3090
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.work import Access, Phase, Work
-from tilewright.model.demand import MMA_SYNC_SHARE, TF32_ROUNDING, access_clocks, demand_of, tensor_rate
+from tilewright.model.demand import (
+    MMA_SYNC_SHARE,
+    TF32_ROUNDING,
+    WAVEFRONT_CLOCKS,
+    access_clocks,
+    demand_of,
+    tensor_rate,
+)
 from tilewright.model.prediction import Prediction, Term
 from tilewright.model.relief import relief_of
 from tilewright.model.sm import CHAIN_CLOCKS, RESTART_CLOCKS, overlapped, shared_clocks
@@ -179,7 +189,22 @@ def test_rounding_to_tf32_takes_more_than_an_instruction() -> None:
 
 def test_half_the_load_store_unit_takes_two_clocks_a_request() -> None:
     narrow = Access("A", "load", "shared", 4, requests=32, wavefronts=32, ideal=32)
-    assert access_clocks(narrow, H200) == 32 and access_clocks(narrow, RTX_3090) == 64
+    assert access_clocks(narrow, H200, 1.0) == 32 and access_clocks(narrow, RTX_3090) == 64
+
+
+def test_a_wavefront_takes_as_long_as_was_measured() -> None:
+    """The mean over instructions of what 32 warps take for a wavefront, in the record."""
+    record = json.loads((recorded_folder() / "shared_memory_h200.json").read_text(encoding="utf-8"))
+    each = {"16": 1, "32": 1, "64": 2, "128": 4, "x1": 1, "x2": 2, "x4": 4, "trans": 4}
+    found = [
+        clocks["32"] / each[name.rpartition("_")[2]]
+        for name, clocks in record["clocks"]["rates"].items()
+        if name.startswith(("shared_", "load_matrix", "store_matrix"))
+    ]
+    assert len(found) == 13 and 1.05 < min(found) < max(found) < 1.12
+    assert np.mean(found) == pytest.approx(WAVEFRONT_CLOCKS, abs=0.005)
+    access = Access("A", "load", "shared", 16, requests=32, wavefronts=256, ideal=128)
+    assert access_clocks(access, H200) == WAVEFRONT_CLOCKS * 256 and access_clocks(access, H200, smooth=True) == 128
 
 
 def test_where_a_scheduler_has_16_lanes_an_ffma_takes_two_clocks_in_whatever_order() -> None:
@@ -198,7 +223,7 @@ def test_a_scattered_request_takes_a_clock_a_line() -> None:
 def test_the_shared_side_of_a_cp_async_copy_is_no_instruction() -> None:
     side = Access("A_tile", "store", "shared", 16, requests=8, wavefronts=32, ideal=32, copies=True)
     with_side, without = (demand_of(Phase(fp32=64, accesses=some), WORK, H200) for some in ((side,), ()))
-    assert with_side.accesses == 32
+    assert with_side.accesses == WAVEFRONT_CLOCKS * 32
     assert with_side.issue - without.issue == pytest.approx(8 * 1.5 / 4)  # its address only
 
 

@@ -13,6 +13,10 @@ from tilewright.kernels.work import Access, Phase, Work
 SHARED_BYTES_PER_CLOCK = 128
 """Of the shared memory of an SM, read by wgmma and written by TMA: 32 banks of 4."""
 
+WAVEFRONT_CLOCKS = 1.08
+"""Of the load/store unit where it is the bound: 32 warps that only read and write shared memory take 1.06 to 1.11
+clocks for a wavefront, by instruction, and 1.08 on average (benchmarks/results/shared_memory_h200.json, `rates`)."""
+
 MMA_SYNC_SHARE = 0.62
 """What mma.sync reaches of the tensor cores' rate on sm_90, which only wgmma reaches: 617 of 989 TFLOP/s in f16 on an
 H200, measured (benchmarks/results/matrix_rate_h200.json)."""
@@ -59,7 +63,7 @@ def ffma_clocks(spec: DeviceSpec) -> float:
     return max(float(spec.ffma_issue_interval_clk), FFMA_CLOCKS)
 
 
-def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
+def demand_of(phase: Phase, work: Work, spec: DeviceSpec, wavefront_clocks: float = WAVEFRONT_CLOCKS) -> Demand:
     """What a phase of one block asks of an SM."""
     # Where an FFMA has two clocks, its operands come in time.
     ffma = FFMA_CLOCKS if spec.ffma_issue_interval_clk == 1 else 1.0
@@ -74,7 +78,7 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
         fp32=phase.fp32 * ffma_clocks(spec) / schedulers,
         integer=phase.conversions * spec.alu_issue_interval_clk / schedulers,
         tensor=phase.matrix_flops / rate if rate else 0.0,
-        accesses=units + sum(access_clocks(one, spec) for one in phase.accesses),
+        accesses=units + sum(access_clocks(one, spec, wavefront_clocks) for one in phase.accesses),
         smooth=units + sum(access_clocks(one, spec, smooth=True) for one in phase.accesses),
     )
 
@@ -86,15 +90,17 @@ def tensor_rate(work: Work, spec: DeviceSpec) -> float:
     return rate * (MMA_SYNC_SHARE if only_wgmma_is_full and not work.warpgroups else 1.0)
 
 
-def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> Any:
-    """Clocks of an SM's load/store unit: one for each wavefront of shared memory.
+def access_clocks(
+    access: Access, spec: DeviceSpec, wavefront_clocks: float = WAVEFRONT_CLOCKS, *, smooth: bool = False
+) -> Any:
+    """Clocks of an SM's load/store unit: wavefront_clocks for each wavefront of shared memory.
 
     Of global memory one for each line, each four sectors and each 128 bytes returned, whichever is most. smooth: as if
-    nothing conflicted and no request were scattered.
+    nothing conflicted and no request were scattered, a clock a wavefront: what that overlaps is fitted so.
     """
     least = 0.0 if access.is_far_side else access.requests * spec.lsu_issue_interval_clk
     if access.space == "shared":
-        return np.maximum(access.ideal if smooth else access.wavefronts, least)
+        return np.maximum(access.ideal if smooth else wavefront_clocks * access.wavefronts, least)
     spread = np.maximum(access.lines, access.sectors / _SECTORS_PER_CLOCK)
     if smooth:
         spread = np.where(access.lines > _SCATTERED_LINES * access.requests, access.requests, spread)

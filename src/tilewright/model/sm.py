@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.work import Work
-from tilewright.model.demand import FFMA_CLOCKS, Demand, demand_of
+from tilewright.model.demand import FFMA_CLOCKS, WAVEFRONT_CLOCKS, Demand, demand_of
 
 OVERLAP = 2.0
 """How well warps overlap arithmetic with accesses: 1 is not at all, infinity perfectly. Fitted; the prototype on other
@@ -53,8 +53,9 @@ class Sm:
     rest: Demand
 
     @classmethod
-    def of(cls, work: Work, spec: DeviceSpec) -> Sm:
-        return cls(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
+    def of(cls, work: Work, spec: DeviceSpec, wavefront_clocks: float = WAVEFRONT_CLOCKS) -> Sm:
+        step, rest = (demand_of(phase, work, spec, wavefront_clocks) for phase in (work.step, work.rest))
+        return cls(work, spec, step, rest)
 
     def blocks(self, per_sm: Any) -> tuple[Any, Any]:
         """Of the busiest SM: all of them, and those that run together."""

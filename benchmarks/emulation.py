@@ -13,7 +13,8 @@ largest error of an element as a share of its bound, of all the relative error i
 error in units of 2**-24 |A||B|. A share above 1 is an error of the library: the exit status is 1. ran: what the device
 chose.
 Weights: skinny products with prepared weights of shape (k, n), burst; pieces_gb_per_s counts the bytes of the
-pieces, of_reading is its share of the rate at which PyTorch sums 1 GiB.
+pieces, of_reading is its share of the rate at which PyTorch sums 1 GiB, of_summing the time of a sum of as many bytes,
+cold as well, by that of the product.
 Examples: what some of examples/ print, residuals and losses beside those of f32 and tf32.
 Kernels are compiled first, by several processes. One JSON line a row; the first tells device, date and command. No
 shape, weight or example is begun after --seconds, and an example that is not done by then is left out.
@@ -56,7 +57,7 @@ ROWS_CHECKED = 64
 ERROR_SIZE, ERROR_K = 1024, 4096
 """Large enough for f32_emulated to multiply pieces."""
 
-SKINNY_ROWS = (1, 16, 64)
+SKINNY_ROWS = (1, 8, 16, 32, 64)
 READ_BYTES = 1 << 30
 U = 2.0**-24
 
@@ -206,15 +207,24 @@ class Bench:
             checked[name] = _as_cell(share_of_bound(torch, name, a, b, results[0]))
             checked[name] |= what_ran(a, weight, results[0], name)
             calls[name] = _in_turn(lambda a, weight, c: matmul(a, weight, out=c), weights, results)
+        sizes = {name: n * k * _element_bytes(found["ran"]) for name, found in checked.items()}
+        for size_bytes in set(sizes.values()):
+            calls[f"sum of {size_bytes}"] = self._sum(size_bytes, len(pairs))
         times = interleaved(self.timer, calls, copies=len(pairs))
         for name, found in checked.items():
-            how = ALGORITHMS.get(found["ran"])
-            size_bytes = n * k * (F32.bytes if how is None else how.count * stored_as(how).bytes)
-            us = times[name].median_us
+            us, size_bytes = times[name].median_us, sizes[name]
             row: dict[str, Any] = {"weight": f"{k}x{n}", "rows": rows, "precision": name, "us": round(us, 2)}
             rate = size_bytes / us / 1e3
             row |= {"pieces_gb_per_s": round(rate, 1), "of_reading": round(rate / self.read_gb_per_s, 3)}
+            row["of_summing"] = round(times[name].share_of(times[f"sum of {size_bytes}"]), 3)
             yield row | {"of_cublas": round(times[name].share_of(times[PEER]), 3)} | found
+
+    def _sum(self, size_bytes: int, copies: int) -> Callable[[], object]:
+        """PyTorch's sum of so many bytes, of other memory each time."""
+        torch = self.torch
+        turn = cycle([torch.ones(size_bytes // F32.bytes, device="cuda") for _ in range(copies)])
+        total = torch.empty((), device="cuda")
+        return lambda: torch.sum(next(turn), dim=0, out=total)
 
     @cached_property
     def read_gb_per_s(self) -> float:
@@ -239,6 +249,12 @@ class Bench:
                 row |= {"relative": float(f"{relative:.3g}"), "largest_units": float(f"{float(units):.3g}")}
                 row |= _as_cell(share_of_bound(self.torch, name, a, b, c))
                 yield row if name == PEER else row | what_ran(a, b, c, name)
+
+
+def _element_bytes(ran: str) -> int:
+    """Of all pieces of a number of a weight, or of the number itself where f32 arithmetic ran."""
+    how = ALGORITHMS.get(ran)
+    return F32.bytes if how is None else how.count * stored_as(how).bytes
 
 
 def what_ran(a: Any, b: Any, out: Any, precision: Any) -> dict[str, str]:

@@ -97,21 +97,32 @@ def _place(rows: list[Row], row: Row, *names: str) -> tuple[int, int]:
 
 
 def _weights(rows: list[Row]) -> list[str]:
-    columns = ("weight, k x n", "rows", "precision", "ran", "us", "GB/s of pieces", "of reading", "of cuBLAS f32")
+    columns = (
+        "weight, k x n",
+        "rows",
+        "precision",
+        "ran",
+        "us",
+        "GB/s of pieces",
+        "of reading",
+        "of a sum",
+        "of cuBLAS f32",
+    )
     lines = [
         "### Prepared weights",
         "",
         "Skinny products with `tw.prepare(weight, precision=...)`, burst, a weight in no cache. GB/s of pieces "
         "count the pieces of the weight, or the weight itself where f32 arithmetic ran; of reading is their share of "
-        "the rate at which PyTorch sums 1 GiB.",
+        "the rate at which PyTorch sums 1 GiB; of a sum: the time in which PyTorch sums as many bytes, by ours.",
         "",
         f"| {' | '.join(columns)} |",
-        "|---|---:|---|---|---:|---:|---:|---:|",
+        "|---|---:|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in sorted(rows, key=lambda row: (row["weight"], row["rows"], PRECISIONS.index(row["precision"]))):
         ran = row["ran"].partition("(")[0]
         cells = [row["weight"].replace("x", " x "), str(row["rows"]), row["precision"], ran, f"{row['us']:.1f}"]
-        cells += [f"{row['pieces_gb_per_s']:.0f}", f"{row['of_reading']:.2f}", f"{row['of_cublas']:.2f}"]
+        cells += [f"{row['pieces_gb_per_s']:.0f}", f"{row['of_reading']:.2f}"]
+        cells += [f"{row['of_summing']:.2f}" if "of_summing" in row else "", f"{row['of_cublas']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

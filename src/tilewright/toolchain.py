@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from tilewright.lowering.variants import MAX_INDEX, variant_for
 from tilewright.model.l2 import L2Estimate, estimate_l2, strips_of
 from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.model.occupancy import Occupancy, occupancy
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.problem import Problem, ScalarKind, values_of
 from tilewright.problem.reference import Operands, view
 from tilewright.problem.tolerance import Verdict, check
@@ -84,6 +84,7 @@ class Build:
     out k, and what becomes of their partial sums; NONE: as the schedule says. problems: whether a launch computes many.
     stream_k: blocks share out the k of all tiles of C in equal parts. layouts: how the layouts were found that the
     schedule left open, with their proofs. arriving: rows of A arrive shard by shard while the kernel runs.
+    constant: as of `Program`.
     """
 
     gemm: Gemm
@@ -95,6 +96,7 @@ class Build:
     problems: Problems = Problems.ONE
     stream_k: bool = False
     arriving: bool = False
+    constant: OperandName | Literal[""] = ""
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -117,7 +119,7 @@ class Build:
         heading = [*self.schedule.text.splitlines(), *proofs]
         split_k = self.program.split_k if self.split_k is SplitK.NONE else self.split_k
         program = replace(self.program, problems=self.problems, split_k=split_k, stream_k=self.stream_k)
-        program = replace(program, arriving=self.arriving)
+        program = replace(program, arriving=self.arriving, constant=self.constant)
         return lower(program, self.variant, name=self.name, heading=heading)
 
     @cached_property

@@ -52,7 +52,7 @@ def test_later_rows_of_products_by_pieces_replace_earlier_ones(tmp_path: Path) -
 
     error = {"operands": "normal", "size": 64, "k": 4096, "precision": "f16x3", "relative": 1e-7, "share_of_bound": 0.2}
     weight = {"weight": "4096x14336", "rows": 16, "precision": "f16x3", "us": 60.0, "pieces_gb_per_s": 3900.0}
-    weight |= {"of_reading": 0.9, "of_cublas": 1.5, "ran": "f16x3"}
+    weight |= {"of_reading": 0.9, "of_summing": 1.1, "of_cublas": 1.5, "ran": "f16x3"}
     product = {"problem": "4096x4096x4096", "precision": "f16x3", "relative_error": 2e-7, "tflops": 150.0}
     product |= {"of_cublas": 3.0, "right": True}
     old, new, single = (tmp_path / name for name in ("old", "new", "single"))
@@ -65,7 +65,7 @@ def test_later_rows_of_products_by_pieces_replace_earlier_ones(tmp_path: Path) -
     assert len(single.read_text().splitlines()) == 3 + 6
     assert "| f16x3 | 200 |" in text and "| bf16x9 | 50 |" in text and "| 100 |" not in text
     assert text.index("NT | bf16x9") < text.index("NT | f16x3")
-    assert "| 4096 x 14336 | 16 | f16x3 | f16x3 | 60.0 | 3900 | 0.90 | 1.50 |" in text
+    assert "| 4096 x 14336 | 16 | f16x3 | f16x3 | 60.0 | 3900 | 0.90 | 1.10 | 1.50 |" in text
     assert "| 4096 x 4096 x 4096 | f16x3 | 150.0 | 3.00 | 2.0e-07 |" in text
     assert "### `examples/conjugate_gradients.py`\n\n```text\nprecision  0\n     tf32  1\n```" in text
     assert all(f"`run 2026-01-0{day}`" in text for day in (1, 2, 3))

@@ -17,9 +17,10 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
+from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
-from tilewright.problem.splitting import Splitting, flag_stored, pieces_stored
+from tilewright.problem.splitting import Splitting, flag_stored, inverses_stored, pieces_stored
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -44,7 +45,8 @@ def across_k(how: Algorithm, lines: int, length: int, leading: int) -> Splitting
 
 def kernel_of(problem: Splitting, **options: Any) -> Kernel:
     size = (problem.leading | problem.step) * 4
-    config = SplittingConfig.of(problem, min(size & -size, 16), **options)
+    family = LineSplittingConfig if problem.own_scales else SplittingConfig
+    config = family.of(problem, min(size & -size, 16), **options)
     assert config.reasons_against(problem) == ()
     return config.kernel(problem)
 
@@ -132,3 +134,48 @@ def test_what_cannot_be_split_so() -> None:
         replace(problem, to_length=16)
     with pytest.raises(ProblemError, match="apart"):
         replace(problem, leading=16)
+
+
+def lines_of_a(lines: int, length: int, leading: int, *, count: int = 1) -> Splitting:
+    """As of a row-major A whose scales nobody has found."""
+    return replace(along_k(F16X3, lines, length, leading, count=count), own_scales=True)
+
+
+@pytest.mark.parametrize(("lines", "length", "leading"), [(1, 1, 1), (19, 7, 7), (5, 700, 702), (3, 1200, 1204)])
+def test_lines_are_scaled_and_split_in_one_launch(lines: int, length: int, leading: int) -> None:
+    """By parts of a warp, by warps, and by several vectors of a thread; of drawn bits, one line of zeros."""
+    problem = lines_of_a(lines, length, leading, count=2)
+    source = drawn_splitting(problem)
+    source.storage("source")[:length] = 0
+    stored = simulate(kernel_of(problem), source).stored
+    np.testing.assert_array_equal(stored["target"], pieces_stored(source))
+    np.testing.assert_array_equal(stored["inverses"], inverses_stored(source))
+    run = run_on_cpu(kernel_of(problem, overlapped=False), source)
+    np.testing.assert_array_equal(run["target"], pieces_stored(source))
+    np.testing.assert_array_equal(run["inverses"], inverses_stored(source))
+
+
+def test_lines_that_are_scaled_and_split_in_one_launch_are_read_once() -> None:
+    problem = replace(lines_of_a(64, 1024, 1024), to_leading=1024, to_piece=64 * 1024)
+    counters = count_sampled(kernel_of(problem), drawn_splitting(problem))
+    lines = [line for line in counters.lines if line.requests and line.space is Space.GLOBAL]
+    loads = [line for line in lines if line.kind == "load"]
+    assert sum(line.sectors for line in loads) * 32 == 64 * 1024 * 4
+    assert {line.width_bytes for line in loads} == {16}
+
+
+@pytest.mark.parametrize("length", [64, 4096, 14336, 28672, LONGEST_LINE])
+def test_lines_of_every_length_are_held_without_spills(length: int) -> None:
+    for leading in (length, length + 1):
+        kernel = kernel_of(lines_of_a(4, length, leading))
+        assert_nothing_moves_before_the_wait(kernel)
+        assert compiled(kernel, "sm_90a").resources.spill_load_bytes == 0
+
+
+def test_what_cannot_be_scaled_and_split_in_one_launch() -> None:
+    problem = lines_of_a(4, 300, 300)
+    assert "more than a block holds" in LineSplittingConfig(4, 32, 1).reasons_against(problem)[0]
+    assert "finds none" in SplittingConfig(4).reasons_against(problem)[0]
+    assert "are given" in LineSplittingConfig(4, 32, 4).reasons_against(along_k(F16X3, 4, 300, 300))[0]
+    with pytest.raises(ProblemError, match="finds no scales"):
+        replace(along_k(BF16X6, 4, 300, 300), own_scales=True)

@@ -32,6 +32,7 @@ from tilewright.ir.async_stmt import (
     TeamBarrier,
     TensorMap,
     TmaLoad,
+    TmaPrefetch,
     TmaStore,
     WaitBarrier,
     WaitFlag,
@@ -78,9 +79,12 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             return call(store_async_name(stmt.count), *places, expr(stmt.rank), address(stmt.signal))
         case TmaLoad():
             return _tma_load(stmt, expr, address)
+        case TmaPrefetch():
+            expr.used.add(TENSOR_MAP)
+            return call(tma_name(stmt.map, of="tma_prefetch"), f"&{stmt.map.name}", *_box(stmt, expr))
         case TmaStore():
             expr.used.add(TENSOR_MAP)
-            return call(tma_name(stmt.map, store=True), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
+            return call(tma_name(stmt.map, of="tma_store"), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
         case PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")
@@ -132,7 +136,7 @@ def _tma_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> s
     return expr.call(name, *arguments, *(() if stmt.mask is None else (expr.bits(stmt.mask),)))
 
 
-def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
+def _box(stmt: TmaLoad | TmaPrefetch | TmaStore, expr: CudaExpr) -> list[str]:
     """The coordinates of a box, from the contiguous dimension on."""
     if not stmt.map.ragged:
         return [expr(part) for part in stmt.at]
@@ -140,9 +144,9 @@ def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
     return [expr(along), expr(Const(RAGGED_LINES) - lines + across), expr(first + lines), str(RAGGED_LINES)]
 
 
-def tma_name(told: TensorMap, *, multicast: bool = False, evict_first: bool = False, store: bool = False) -> str:
-    """The function that copies a box, by the number of its coordinates."""
-    base = "tma_store" if store else f"tma_load{'_multicast' * multicast}{'_evict_first' * evict_first}"
+def tma_name(told: TensorMap, *, multicast: bool = False, evict_first: bool = False, of: str = "tma_load") -> str:
+    """The function that copies a box, or asks for it, by the number of its coordinates."""
+    base = f"{of}{'_multicast' * multicast}{'_evict_first' * evict_first}"
     return f"{base}_{told.rank}d" if told.rank > 2 else base
 
 

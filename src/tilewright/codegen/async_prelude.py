@@ -124,6 +124,16 @@ def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
 }}"""
 
 
+def _tma_prefetch(rank: int) -> str:
+    parameters, operands, numbers = _coordinates(rank, 1)
+    return _plain(
+        "Asks the L2 for a box.",
+        f"tma_prefetch{_suffix(rank)}(const TensorMap* map, {parameters})",
+        f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{numbers}}}]",
+        f'"l"(map), {operands}',
+    )
+
+
 def _tma_store(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 2)
     return f"""\
@@ -271,6 +281,7 @@ def _tma() -> dict[str, str]:
             for multicast in (False, True)
             for first in (False, True)
         },
+        **{f"tma_prefetch{_suffix(rank)}": _tma_prefetch(rank) for rank in (2, 3, 4)},
         **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"

@@ -145,6 +145,17 @@ class TmaLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class TmaPrefetch:
+    """The L2 is asked for a box that a copy will read later. Nothing is read: what is written to the box meanwhile is
+    what that copy finds. at: the box's first element, as the map counts. Source: PTX ISA 9.0,
+    cp.async.bulk.prefetch.tensor."""
+
+    map: TensorMap
+    at: tuple[Expr, ...]
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TmaStore:
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
@@ -321,6 +332,7 @@ AsyncStmt = (
     | WaitBarrier
     | StoreAsync
     | TmaLoad
+    | TmaPrefetch
     | TmaStore
     | PrefetchMap
     | CommitStores

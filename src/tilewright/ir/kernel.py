@@ -17,6 +17,7 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TensorMap,
     TmaLoad,
+    TmaPrefetch,
     TmaStore,
     WaitBarrier,
     Wgmma,
@@ -245,7 +246,7 @@ class Kernel:
                     found.add(Feature.LDMATRIX)
                 case MultiplyTiles() | Wgmma():
                     found.add(stmt.instruction.feature)
-                case TmaLoad() | TmaStore():
+                case TmaLoad() | TmaPrefetch() | TmaStore():
                     found.add(Feature.TMA)
                 case WaitBarrier():
                     found.add(Feature.MBARRIER_TX)
@@ -336,7 +337,7 @@ class Kernel:
     @property
     def maps(self) -> tuple[TensorMap, ...]:
         """What TMA is told of the matrices, in order of first use."""
-        found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (TmaLoad, TmaStore)))
+        found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (TmaLoad, TmaPrefetch, TmaStore)))
         return tuple(dict.fromkeys(found))
 
     def check_beta(self, beta: float) -> None:

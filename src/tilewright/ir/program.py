@@ -212,9 +212,8 @@ class Tensorized:
 class Specialized:
     """One more warpgroup, the producer, fills the stages of the pipelined loop; the others only compute.
 
-    registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has
-    (`register_budgets`). ping_pong: warpgroups in ping-pong, each on a tile of C,
-    each storing one while the others multiply; 1: all work on the same tile.
+    registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has. ping_pong:
+    warpgroups in ping-pong, each on a tile of C, each storing one while the others multiply; 1: all on the same tile.
     """
 
     registers: tuple[int, int] | None = None
@@ -247,11 +246,11 @@ class RasterChoice:
 class Program:
     """A GEMM as a loop nest with declared tiles.
 
-    loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
-    once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
-    grid is resident, and a block computes many tiles. overlapped: it starts while the kernel before it still ends.
-    problems, split_k: whether a launch computes many problems, and whether blocks share out k. stream_k: they share out
-    the k of all tiles together, in equal parts. arriving: rows of A arrive while the kernel runs, one shard first.
+    loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at once.
+    late_alpha, late_beta: the factor is applied once to each finished sum, not in the loops. persistent: the grid is
+    resident, and a block computes many tiles. overlapped: it starts while the kernel before still ends. problems,
+    split_k: whether a launch computes many problems, and blocks share out k; stream_k: that of all tiles together.
+    arriving: rows of A arrive meanwhile, one shard first. constant: an operand that no kernel before writes.
     """
 
     gemm: Gemm
@@ -272,6 +271,7 @@ class Program:
     split_k: SplitK = SplitK.NONE
     stream_k: bool = False
     arriving: bool = False
+    constant: OperandName | Literal[""] = ""
     tiles: list[tuple[Staged, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """What `ir.tiles.tile_of` has found of these very tiles, which a user's values may keep from being hashed."""
 

@@ -26,6 +26,7 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
+    TmaPrefetch,
     TmaStore,
     WaitBarrier,
     WaitFlag,
@@ -268,6 +269,8 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             where = "" if stmt.mask is None else f" in blocks {expr.bits(stmt.mask)} of the cluster"
             first = ", first to leave the L2" if stmt.evict_first else ""
             return f"{expr.place(stmt.dst)} <~ box {box}{where}{first}, tells {expr.place(stmt.signal)}"
+        case TmaPrefetch():
+            return f"prefetch box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] to the L2"
         case TmaStore():
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
         case PrefetchMap():

@@ -14,6 +14,7 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
+    TmaPrefetch,
     TmaStore,
     WaitBarrier,
     WaitFlag,
@@ -144,6 +145,8 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         case StoreAsync():
             signal, rank = ref(stmt.signal), change(stmt.rank)
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), signal=signal, rank=rank)
+        case TmaPrefetch():
+            return replace(stmt, at=tuple(change(part) for part in stmt.at))
         case TmaStore():
             return replace(stmt, src=ref(stmt.src), at=tuple(change(part) for part in stmt.at))
         case TeamBarrier():
@@ -257,6 +260,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.dst.index, *stmt.signal.index, *stmt.at, *mask_of)
         case StoreAsync():
             return (*stmt.dst.index, *stmt.src.index, *stmt.signal.index, stmt.rank)
+        case TmaPrefetch():
+            return stmt.at
         case TmaStore():
             return (*stmt.src.index, *stmt.at)
         case TeamBarrier():

@@ -6,6 +6,7 @@ lanes read and store side by side.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tilewright.device.arch import SINCE, Feature
@@ -44,6 +45,30 @@ _VECTORS = {4: 4, 2: 4, 1: 8}
 """Vectors of a thread on their way at a time, by their elements."""
 
 
+def widest(problem: Splitting, aligned_bytes: int) -> int:
+    """Elements of a load that are legal. aligned_bytes: what the address, the lines and the steps of the source are
+    multiples of."""
+    widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
+    return next(w for w in widths if w == 1 or problem.length % w == 0)
+
+
+def reasons_of_lines(width: int, problem: Splitting, overlapped_on: DeviceSpec | None) -> tuple[str, ...]:
+    """Why loads of `width` elements cannot split an operand, in words. overlapped_on: the device on which the kernel
+    starts under the one before."""
+    found: list[str] = []
+    if problem.length % width or problem.leading % width or problem.step % width:
+        found.append(f"lines of {problem.length} elements are not multiples of {width}")
+    if any(offset % width for offset in (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step)):
+        found.append(f"lines of {problem.to_length} elements of a piece are not multiples of {width}")
+    if problem.across and problem.scale_step % width:
+        found.append(f"{problem.scale_step} scales of a matrix are not multiples of {width}")
+    if problem.count > MOST_ALONG_Z:
+        found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
+    if overlapped_on is not None and overlapped_on.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+        found.append(f"{overlapped_on.name} has no programmatic dependent launch")
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class SplittingConfig:
     """How an operand is split.
@@ -61,25 +86,15 @@ class SplittingConfig:
     def of(cls, problem: Splitting, aligned_bytes: int, *, overlapped: bool = True) -> SplittingConfig:
         """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
-        widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
-        width = next(w for w in widths if w == 1 or problem.length % w == 0)
+        width = widest(problem, aligned_bytes)
         vectors = ceil_div(problem.to_length, width)
         along = next(threads for threads in (8, 16, 32, 64, 128, THREADS) if threads >= vectors or threads == THREADS)
         return cls(width, along, overlapped)
 
     def reasons_against(self, problem: Splitting, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot split this operand, in words; empty if it can."""
-        found: list[str] = []
-        if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
-            found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
-        offsets = (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step, problem.scale_step)
-        if any(offset % self.width for offset in offsets):
-            found.append(f"lines of {problem.to_length} elements of a piece are not multiples of {self.width}")
-        if problem.count > MOST_ALONG_Z:
-            found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        given = ("it is given scales and finds none",) if problem.own_scales else ()
+        return *reasons_of_lines(self.width, problem, spec if self.overlapped else None), *given
 
     @property
     def lines(self) -> int:
@@ -112,19 +127,106 @@ class SplittingConfig:
         )
 
 
-class _Statements:
-    """The statements of a thread."""
+class PieceStatements(ABC):
+    """The statements of a thread that splits some vectors, whatever line each is of."""
 
-    def __init__(self, config: SplittingConfig, problem: Splitting) -> None:
-        self.config, self.algorithm = config, problem.algorithm
-        width, count = config.width, _VECTORS[config.width]
+    def __init__(self, problem: Splitting, width: int, count: int) -> None:
+        self.algorithm, self.width, self.count = problem.algorithm, width, count
         self.stored = stored_as(self.algorithm)
         self.held = registers("held", F32, count, width, note="numbers of the source")
         self.rest = registers("rest", F32, width, note="what the pieces so far leave")
         self.high = registers("high", F32, width, note="the first piece")
-        self.alarm = registers("alarm", F32, 1, note="1 where a number is too small beside its row")
-        self.across, self.scales = problem.across, registers("scales_of", F32, count, width, note="powers of two")
         self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
+
+    @abstractmethod
+    def line(self, i: Expr) -> Expr:
+        """The line of a vector."""
+
+    @abstractmethod
+    def column(self, i: Expr) -> Expr:
+        """The first element of a vector in its line."""
+
+    @abstractmethod
+    def scale(self, i: Expr, element: Expr) -> Expr:
+        """By what a number is multiplied twice, of algorithms that scale."""
+
+    @property
+    def declared(self) -> Body:
+        return tuple(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces))
+
+    def load(self, i: Expr) -> Move:
+        line, column = self.line(i), self.column(i)
+        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        place = element_of("source", F32, self._offset("step", line, "leading") + column)
+        return Move(at(self.held, i, Const(0)), place, self.width, inside, origin="source")
+
+    @staticmethod
+    def _offset(step: str, line: Expr, leading: str) -> Expr:
+        return times(Var("blockIdx.z"), step, near=False) + times(line, leading, near=False)
+
+    def split_and_store(self, i: Expr) -> Body:
+        line, column = self.line(i), self.column(i)
+        inside = both(below(line, argument("to_lines")), below(column, argument("to_length")))
+        stores: list[Move] = []
+        for number, held in enumerate(self.pieces):
+            offset = self._offset("to_step", line, "to_leading") + column
+            if number:
+                offset = offset + times(Const(number), "to_piece", near=False)
+            place = element_of("target", self.stored, offset)
+            stores.append(Move(place, at(held, Const(0)), self.width, inside, origin="target"))
+        return together(unrolled("element", self.width, lambda e: self._split(i, e)), *stores)
+
+    def scaled(self, i: Expr, element: Expr) -> Expr:
+        """A number times its scale, twice, of algorithms that have scales."""
+        number = Load(self.held, (i, element))
+        if not self.algorithm.shift:
+            return number
+        scale = self.scale(i, element)
+        return Binary(Op.MUL, Binary(Op.MUL, number, scale), scale)
+
+    def seen(self, i: Expr, element: Expr) -> Body:
+        """What else is done with a number."""
+        return ()
+
+    def _split(self, i: Expr, element: Expr) -> Body:
+        """The pieces of one number; behind infinities and NaN stands NaN."""
+        algorithm = self.algorithm
+        rest, high, number = Load(self.rest, (element,)), Load(self.high, (element,)), Load(self.held, (i, element))
+        bound, least = real(float(largest(algorithm.pieces))), real(smallest(algorithm.pieces))
+        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), rest), Binary(Op.LE, rest, real(LARGEST_FACTOR)))
+        clamped = Binary(Op.MAX, real(-float(largest(algorithm.pieces))), Binary(Op.MIN, rest, bound))
+        signed = Select(Binary(Op.LT, number, real(0.0)), real(-smallest(algorithm.pieces)), least)
+        lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, number, real(0.0)))
+        statements: list[Assign] = [
+            Assign(at(self.rest, element), self.scaled(i, element)),
+            Assign(at(self.high, element), self._nearest(clamped)),
+            Assign(at(self.high, element), Select(lost, signed, Select(finite, high, rest))),
+            self._keep(self.pieces[0], element, high),
+            Assign(at(self.rest, element), Binary(Op.SUB, rest, high)),
+        ]
+        for piece in self.pieces[1:]:
+            if algorithm.shift:
+                statements.append(Assign(at(self.rest, element), Binary(Op.MUL, rest, real(2.0**algorithm.shift))))
+            statements.append(Assign(at(self.high, element), self._nearest(rest)))
+            statements.append(self._keep(piece, element, high))
+            statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))
+        return (*self.seen(i, element), *statements[:-1])
+
+    def _nearest(self, value: Expr) -> Expr:
+        return Cast(F32, Cast(self.algorithm.pieces, value))
+
+    def _keep(self, piece: Buffer, element: Expr, value: Expr) -> Assign:
+        return Assign(Ref(piece, (element,)), value if self.stored is F32 else Cast(self.stored, value))
+
+
+class _Statements(PieceStatements):
+    """The statements of a thread: its vectors stand one below the other, and their scales are given."""
+
+    def __init__(self, config: SplittingConfig, problem: Splitting) -> None:
+        super().__init__(problem, config.width, _VECTORS[config.width])
+        self.config, self.across = config, problem.across
+        self.alarm = registers("alarm", F32, 1, note="1 where a number is too small beside its row")
+        self.scales = registers("scales_of", F32, self.count, self.width, note="powers of two")
 
     def body(self, pieces: Expr) -> Body:
         """pieces: blocks that share a line."""
@@ -135,22 +237,21 @@ class _Statements:
             Let("piece", BLOCK - Var("group") * pieces),
             Let("line", Var("group") * lines + binary(Op.DIV, THREAD, config.along)),
             Let("column", (Var("piece") * config.along + THREAD % config.along) * config.width),
-            *(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces)),
+            *self.declared,
             *self._scaled(),
-            unrolled("i", _VECTORS[config.width], self._load),
-            unrolled("i", _VECTORS[config.width], self._split_and_store),
+            unrolled("i", self.count, self.load),
+            unrolled("i", self.count, self.split_and_store),
             *self._raised(),
         )
 
-    def _line(self, i: Expr) -> Expr:
+    def line(self, i: Expr) -> Expr:
         return Var("line") + i * (THREADS // self.config.along)
 
-    def _load(self, i: Expr) -> Move:
-        line, column = self._line(i), Var("column")
-        inside = both(below(line, argument("lines")), below(column, argument("length")))
-        offset = self._offset("step", line, "leading") + column
-        place = element_of("source", F32, offset)
-        return Move(at(self.held, i, Const(0)), place, self.config.width, inside, origin="source")
+    def column(self, i: Expr) -> Expr:
+        return Var("column")
+
+    def scale(self, i: Expr, element: Expr) -> Expr:
+        return Load(self.scales, (Const(0), element) if self.across else (i, Const(0)))
 
     def _scaled(self) -> Body:
         """The scales of the numbers of a thread."""
@@ -159,7 +260,7 @@ class _Statements:
         column, width = Var("column"), self.config.width if self.across else 1
 
         def load(i: Expr) -> Move:
-            index = column if self.across else self._line(i)
+            index = column if self.across else self.line(i)
             inside = below(index, argument("length" if self.across else "lines"))
             place = element_of("scales", F32, times(Var("blockIdx.z"), "scale_step", near=False) + index)
             return Move(at(self.scales, i, Const(0)), place, width, inside, origin="scales")
@@ -174,57 +275,12 @@ class _Statements:
         met = Binary(Op.NE, Load(self.alarm, (Const(0),)), real(0.0))
         return (Move(element_of("flag", F32, Const(0)), at(self.alarm, Const(0)), 1, met, origin="flag"),)
 
-    @staticmethod
-    def _offset(step: str, line: Expr, leading: str) -> Expr:
-        return times(Var("blockIdx.z"), step, near=False) + times(line, leading, near=False)
-
-    def _split_and_store(self, i: Expr) -> Body:
-        line, column = self._line(i), Var("column")
-        inside = both(below(line, argument("to_lines")), below(column, argument("to_length")))
-        stores: list[Move] = []
-        for number, held in enumerate(self.pieces):
-            offset = self._offset("to_step", line, "to_leading") + column
-            if number:
-                offset = offset + times(Const(number), "to_piece", near=False)
-            place = element_of("target", self.stored, offset)
-            stores.append(Move(place, at(held, Const(0)), self.config.width, inside, origin="target"))
-        return together(unrolled("element", self.config.width, lambda e: self._split(i, e)), *stores)
-
-    def _split(self, i: Expr, element: Expr) -> Body:
-        """The pieces of one number; behind infinities and NaN stands NaN."""
-        algorithm = self.algorithm
-        rest, high, number = Load(self.rest, (element,)), Load(self.high, (element,)), Load(self.held, (i, element))
-        bound, least = real(float(largest(algorithm.pieces))), real(smallest(algorithm.pieces))
-        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), rest), Binary(Op.LE, rest, real(LARGEST_FACTOR)))
-        clamped = Binary(Op.MAX, real(-float(largest(algorithm.pieces))), Binary(Op.MIN, rest, bound))
-        signed = Select(Binary(Op.LT, number, real(0.0)), real(-smallest(algorithm.pieces)), least)
-        lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, number, real(0.0)))
-        scale = Load(self.scales, (Const(0), element) if self.across else (i, Const(0)))
-        scaled = Binary(Op.MUL, Binary(Op.MUL, number, scale), scale) if algorithm.shift else number
-        statements: list[Assign] = [
-            Assign(at(self.rest, element), scaled),
-            Assign(at(self.high, element), self._nearest(clamped)),
-            Assign(at(self.high, element), Select(lost, signed, Select(finite, high, rest))),
-            self._keep(self.pieces[0], element, high),
-            Assign(at(self.rest, element), Binary(Op.SUB, rest, high)),
-        ]
-        for piece in self.pieces[1:]:
-            if algorithm.shift:
-                statements.append(Assign(at(self.rest, element), Binary(Op.MUL, rest, real(2.0**algorithm.shift))))
-            statements.append(Assign(at(self.high, element), self._nearest(rest)))
-            statements.append(self._keep(piece, element, high))
-            statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))
-        alarms = (self._alarm(number, scaled),) if algorithm.shift else ()
-        return (*alarms, *statements[:-1])
-
-    def _alarm(self, number: Expr, scaled: Expr) -> Assign:
+    def seen(self, i: Expr, element: Expr) -> Body:
+        """Too small a number raises the alarm."""
+        if not self.algorithm.shift:
+            return ()
+        number, scaled = Load(self.held, (i, element)), self.scaled(i, element)
         least = Var("least", F32)
         near = both(Binary(Op.LT, Binary(Op.MUL, least, real(-1.0)), scaled), Binary(Op.LT, scaled, least))
         deep = both(near, Binary(Op.NE, number, real(0.0)))
-        return Assign(at(self.alarm, Const(0)), Select(deep, real(1.0), Load(self.alarm, (Const(0),))))
-
-    def _nearest(self, value: Expr) -> Expr:
-        return Cast(F32, Cast(self.algorithm.pieces, value))
-
-    def _keep(self, piece: Buffer, element: Expr, value: Expr) -> Assign:
-        return Assign(Ref(piece, (element,)), value if self.stored is F32 else Cast(self.stored, value))
+        return (Assign(at(self.alarm, Const(0)), Select(deep, real(1.0), Load(self.alarm, (Const(0),)))),)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
+from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, TmaPrefetch, Wgmma
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.clusters import cluster_size, readers
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
-from tilewright.ir.stmt import Body, For, If
+from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
@@ -167,10 +168,31 @@ def shared_matrix_of(program: Program, name: OperandName, env: Env = HERE) -> tu
 
 def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
+    tile, box = tile_of(program, staged), tensor_map(program, staged)
+    mask = sharers(program, staged)[1] if multicast(program, staged).blocks > 1 else None
+
+    def load(at: tuple[Expr, ...], within: tuple[Expr, ...]) -> TmaLoad:
+        place = Ref(tile.shared_buffer, (*tile.stage(env), *within))
+        return TmaLoad(place, box, at, signal, mask, staged.evict_first, origin=staged.name)
+
+    return _of_boxes(program, staged, env, load)
+
+
+def bulk_prefetches(program: Program, staged: Staged, env: Env) -> Body:
+    """The L2 is asked for what `bulk_loads` copy."""
+    box = tensor_map(program, staged)
+    return _of_boxes(program, staged, env, lambda at, _: TmaPrefetch(box, at, origin=staged.name))
+
+
+def _of_boxes(
+    program: Program, staged: Staged, env: Env, make: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Stmt]
+) -> Body:
+    """What `make` makes of each box of a tile, or of a block's part of one: of its first element as the map counts, and
+    of its place in a stage."""
     tile = tile_of(program, staged)
     swizzle_atoms = swizzle_atoms_of(tile)
     share, box = multicast(program, staged), tensor_map(program, staged)
-    rank, mask = sharers(program, staged) if share.blocks > 1 else (ZERO, None)
+    rank = sharers(program, staged)[0] if share.blocks > 1 else ZERO
     atom: Expr = Var(f"{staged.name}_step") if share.atoms > 1 else ZERO
     if share.atoms_apart:
         atom = rank * share.atoms_apart + atom
@@ -186,14 +208,12 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
         starts[tile.major] + first_row,
         *(ragged if box.ragged else shared_matrix_of(program, staged.operand, env)),
     )
-    index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
-    load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, staged.evict_first, origin=staged.name)
-    loads: Body = (load,)
+    made: Body = (make(at, (atom, first_row, ZERO)),)
     if share.atoms > 1:
-        loads = (For(f"{staged.name}_step", Const(share.atoms), loads, unroll=True),)
+        made = (For(f"{staged.name}_step", Const(share.atoms), made, unroll=True),)
     if not share.alternating:
-        return loads
-    return (If(binary(Op.EQ, binary(Op.MOD, env[staged.under], share.blocks), rank), loads),)
+        return made
+    return (If(binary(Op.EQ, binary(Op.MOD, env[staged.under], share.blocks), rank), made),)
 
 
 def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:

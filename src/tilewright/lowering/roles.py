@@ -67,11 +67,12 @@ from tilewright.lowering.generator import (
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
-from tilewright.lowering.products import bulk_loads, expect, held_in_registers, tensor_map
+from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, held_in_registers, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
 from tilewright.lowering.spare_warps import Team, teams
 from tilewright.lowering.sums import Sums
+from tilewright.problem.gemm import piece_of
 
 
 def loaded_by_tma(program: Program, loop: Loop) -> bool:
@@ -173,7 +174,7 @@ class TmaKernel:
 
     def _producer(self) -> Body:
         assert self.plan.producer is not None and self.plan.producer.registers is not None
-        produce = self._scheduler.each(self._produce, behind=self._wait)
+        produce = self._scheduler.each(self._produce, behind=(*self._ahead, *self._wait))
         start = If(binary(Op.EQ, Var(GROUP_LANE), 0), produce, self._copy_vectors())
         return (SetRegisters(self.plan.producer.registers, grow=False), start)
 
@@ -251,6 +252,19 @@ class TmaKernel:
     def _wait(self) -> Body:
         """Before anything is read that the kernels before may have written; coordinates need not wait."""
         return (WaitPreviousGrid(),) if self.plan.overlapped else ()
+
+    @cached_property
+    def _ahead(self) -> Body:
+        """The L2 is asked for the first tiles of a constant operand, which need not wait: as many as there are stages,
+        those that the producer asks for at once behind the wait."""
+        program, loop = self.program, self._ring.loop
+        tiles = tuple(hop.tile for hop in self._hops if piece_of(hop.tile.operand)[0] == program.constant)
+        if not self.plan.overlapped or not tiles or self._scheduler.plan.walk is not Walk.ONE_TILE:
+            return ()
+        asked = tuple(stmt for tile in tiles for stmt in bulk_prefetches(program, tile, HERE))
+        whole = extent_of(program, loop, self.exact)
+        count = Select(binary(Op.LT, whole, self._stages), whole, Const(self._stages))
+        return (For(loop.name, count, asked, rolled=True, note="the L2 is asked for what no kernel before writes"),)
 
     # -- the pipelines of the roles ---------------------------------------------------------------------------------
 

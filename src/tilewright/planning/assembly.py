@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
@@ -55,7 +56,8 @@ class Request:
     already. promote_every: elements of k after which sums are added to registers of f32; 0 for never. piece_bytes: from
     one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says.
     fallback: the algorithm that computes it instead where an operand spans too many binades, which the device finds.
-    guard: all launches run on that condition. shards: of ranks that share it."""
+    guard: all launches run on that condition. shards: of ranks that share it. constant: the operand that no launch of a
+    call writes, nor one just before it."""
 
     gemm: Gemm
     alignment: Alignment
@@ -71,6 +73,7 @@ class Request:
     fallback: Algorithm | None = None
     guard: Guard | None = None
     shards: Shards | None = None
+    constant: OperandName | Literal[""] = ""
 
     @property
     def unsplit(self) -> bool:
@@ -120,7 +123,15 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
-        built = kernels.kernel(gemm, alignment, config, problems=problems, guard=request.guard, shards=request.shards)
+        built = kernels.kernel(
+            gemm,
+            alignment,
+            config,
+            problems=problems,
+            guard=request.guard,
+            shards=request.shards,
+            constant=request.constant,
+        )
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
         told = (*_tables(request.shards), *guards_of(request.guard))
@@ -228,7 +239,8 @@ def _parts(
     part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
-    built, guards = kernels.kernel(part, inside, config, guard=request.guard), guards_of(request.guard)
+    built = kernels.kernel(part, inside, config, guard=request.guard, constant=request.constant)
+    guards = guards_of(request.guard)
     length, count = 0, 1
     if config.split_k > 1:
         length = part_length(inner, config, built.kernel.tile["k"])

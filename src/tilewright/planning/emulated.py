@@ -15,9 +15,11 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Guard
+from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, guards_of, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
@@ -111,9 +113,9 @@ def splitting_us(request: Request, spec: DeviceSpec) -> float:
         found += (1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
     assert how is not None
     for name in _split_by(request):
-        splitting = _splitting(request.gemm, how, name, request.stack)
+        splitting = _splitting_of(request, name)
         found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
-        if how.shift:
+        if how.shift and not splitting.own_scales:
             found += float(moving(_scaling(splitting).compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
         if _is_transposed(request.gemm, how, name):
             copied = 2 * splitting.count * splitting.lines * splitting.length * F32.bytes
@@ -129,7 +131,7 @@ def _split_by(request: Request) -> tuple[OperandName, ...]:
 def pieces_of_b(request: Request) -> Splitting:
     """How the pieces of B lie, wherever B itself lies."""
     assert request.algorithm is not None
-    found = _splitting(request.gemm, request.algorithm, "B", request.stack)
+    found = _splitting_of(request, "B")
     return replace(found, leading=found.length, step=0)
 
 
@@ -148,7 +150,7 @@ def _split(
     if not into the workspace."""
     how, steps = request.algorithm, []
     assert how is not None
-    splitting = _splitting(request.gemm, how, name, request.stack)
+    splitting = _splitting_of(request, name)
     source, aligned = (_PLACE[name], 0), request.alignment.of(name)
     if _is_transposed(request.gemm, how, name):
         source, aligned = (Place.SCRATCH, at), TMA_BYTES
@@ -156,16 +158,21 @@ def _split(
         at += splitting.count * padded_bytes(splitting.lines, splitting.length, F32)
     target = to or (Place.SCRATCH, at)
     pointers: list[tuple[int, int]] = [source, target]
-    if how.shift:
+    config: SplittingConfig | LineSplittingConfig
+    if splitting.own_scales:
+        config = LineSplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
+        pointers.append(_scales_at(request, name, target))
+    elif how.shift:
         scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
         flag = _flag_at(request, name, target)
         found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
         what = "rows of A" if name == "A" else "columns of B"
         steps.append(Step(found, (source, (place, offset), flag), Role.SCALE, what, scaling.compulsory_bytes))
         pointers += [(place, offset + scaling.count * scaling.apart * F32.bytes), flag]
-    config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
+    if not splitting.own_scales:
+        config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
     launch = kernels.auxiliary(config, splitting, request.guard)
-    what = f"{name} into {how.count} pieces of {how.pieces}"
+    what = f"{name}{', scaled,' if splitting.own_scales else ''} into {how.count} pieces of {how.pieces}"
     guards, moved = guards_of(request.guard), splitting.compulsory_bytes
     steps.append(Step(launch, (*pointers, *guards), Role.SPLIT, what, moved, guard=request.guard))
     return steps, at if to is not None else at + _size_bytes(request, name)
@@ -182,7 +189,7 @@ def _scales_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> 
     """Where the scales of an operand lie: behind its pieces."""
     assert request.algorithm is not None
     place, offset = pieces
-    return place, offset + _pieces_bytes(_splitting(request.gemm, request.algorithm, name, request.stack))
+    return place, offset + _pieces_bytes(_splitting_of(request, name))
 
 
 def _flag_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tuple[int, int]:
@@ -192,7 +199,7 @@ def _flag_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tu
         return _FLAGS[name], 0
     assert request.algorithm is not None
     place, offset = _scales_at(request, name, pieces)
-    scaling = _scaling(_splitting(request.gemm, request.algorithm, name, request.stack))
+    scaling = _scaling(_splitting_of(request, name))
     return place, offset + scaling.storage_elements("target") * F32.bytes
 
 
@@ -237,6 +244,16 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
     return Splitting(how, *sizes, across=across, least=least_scaled(how, gemm.k), scale_step=apart)
 
 
+def _splitting_of(request: Request, name: OperandName) -> Splitting:
+    """How an operand of a request is split. One launch finds the scales of its lines and splits them, where a block
+    holds a line, and no flag is to be raised: that must be cleared before."""
+    how = request.algorithm
+    assert how is not None
+    found = _splitting(request.gemm, how, name, request.stack)
+    together = how.shift > 0 and not found.across and request.fallback is None and found.to_length <= LONGEST_LINE
+    return replace(found, own_scales=together, least=0.0) if together else found
+
+
 def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:
     """From one piece of an operand to the next."""
     inner = _product(gemm, how)
@@ -250,6 +267,8 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
     assert how is not None
     inner, at = of_pieces(request), 0
     inner = replace(inner, guard=Guard.CLEAR if request.fallback else request.guard)
+    if request.prepared:
+        inner, config = _ahead_of_a(inner, config)
     steps: list[Step] = []
     places: dict[int, tuple[int, int]] = {Place.B: (Place.PIECES, 0)}
     for name in _split_by(request):
@@ -261,6 +280,13 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
     product = plan_of(kernels, inner, config)
     steps += [replace(step, pointers=tuple(_moved(one, places, at) for one in step.pointers)) for step in product.steps]
     return Plan(tuple(steps), at + product.scratch_bytes, f"{how}: pieces by {product.words}")
+
+
+def _ahead_of_a(inner: Request, config: PlanConfig) -> tuple[Request, PlanConfig]:
+    """A product whose B is there before A is split: its blocks start under that, and the L2 is asked for their first
+    tiles of B."""
+    assert isinstance(config.kernel, WgmmaConfig)
+    return replace(inner, constant="B"), replace(config, kernel=replace(config.kernel, dependent_launch=True))
 
 
 def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -287,7 +313,7 @@ def with_fallback(request: Request, first: Plan, other: Plan) -> Plan:
 def _size_bytes(request: Request, name: OperandName) -> int:
     """Of the pieces of an operand with its scales."""
     assert request.algorithm is not None
-    splitting = _splitting(request.gemm, request.algorithm, name, request.stack)
+    splitting = _splitting_of(request, name)
     if not request.algorithm.shift:
         return _pieces_bytes(splitting)
     scales_and_flag = _scaling(splitting).storage_elements("target") + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.artifacts import CudaSource
 from tilewright.codegen import print_cuda
@@ -18,6 +18,7 @@ from tilewright.kernels.coded import CodedConfig
 from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.line_splitting import LineSplittingConfig
 from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
@@ -58,6 +59,7 @@ _AuxiliaryConfig = (
     | RelayoutConfig
     | ReduceConfig
     | RowSumsConfig
+    | LineSplittingConfig
     | ScalingConfig
     | SplittingConfig
     | WeightCodingConfig
@@ -108,9 +110,10 @@ class Kernels:
         others: Sequence[Gemm] = (),
         guard: Guard | None = None,
         shards: Shards | None = None,
+        constant: OperandName | Literal[""] = "",
     ) -> Built:
         """The kernel of a plan for the class of a problem. others: which it must also serve, of the same formats.
-        guard: of `Variant`. shards: of ranks that share it.
+        guard: of `Variant`. shards: of ranks that share it. constant: as of `Program`.
 
         Raises what building, compiling or loading raises, the second time at once.
         """
@@ -124,13 +127,15 @@ class Kernels:
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
         variant = replace(variant, guard=guard)
         across = None if shards is None else shards.summed
-        key = (*known, variant, problems, across)
+        key = (*known, variant, problems, across, constant)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
             built = _build(gemm, schedule, config)
-            built = replace(built, asked_variant=variant, problems=problems, arriving=across is False)
+            built = replace(
+                built, asked_variant=variant, problems=problems, arriving=across is False, constant=constant
+            )
             built = replace(built, split_k=SplitK.RANKS) if across else built
             try:
                 found = self._built[key] = self._loaded(built)

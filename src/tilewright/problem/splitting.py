@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import Algorithm, split
+from tilewright.problem.emulation import Algorithm, scales_of, split
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, lines_of
 
@@ -22,7 +22,8 @@ class Splitting:
     to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
     the next. step, to_step: from one matrix of a batch to the next. count: of the batch. across:
     scales, of algorithms that have them, are of columns of the source, not of lines. least: magnitudes of scaled
-    numbers below which the flag is raised. scale_step: from the scales of one matrix to the next.
+    numbers below which the flag is raised. scale_step: from the scales of one matrix to the next. own_scales: of lines,
+    which the launch finds; it stores their inverses, and raises no flag.
     """
 
     algorithm: Algorithm
@@ -39,6 +40,7 @@ class Splitting:
     across: bool = False
     least: float = 0.0
     scale_step: int = 0
+    own_scales: bool = False
 
     def __post_init__(self) -> None:
         if self.to_lines < self.lines or self.to_length < self.length:
@@ -51,6 +53,8 @@ class Splitting:
                 f"Lines of {self.length} and {self.to_length} elements cannot be {self.leading} and {self.to_leading} "
                 "apart."
             )
+        if self.own_scales and (self.across or not self.algorithm.shift):
+            raise ProblemError(f"A launch that splits for {self.algorithm} finds no scales of columns.")
 
     @property
     def out(self) -> DType:
@@ -64,12 +68,17 @@ class Splitting:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        scales = (NamedMatrix("scales", F32), NamedMatrix("flag", F32)) if self.algorithm.shift else ()
-        return NamedMatrix("source", F32), NamedMatrix("target", self.out), *scales
+        more = ("inverses",) if self.own_scales else ("scales", "flag") if self.algorithm.shift else ()
+        return NamedMatrix("source", F32), NamedMatrix("target", self.out), *(NamedMatrix(one, F32) for one in more)
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("target", "flag") if self.algorithm.shift else ("target",)
+        return ("target", "inverses") if self.own_scales else ("target", "flag") if self._flags else ("target",)
+
+    @property
+    def _flags(self) -> bool:
+        """Whether scales are given, and a flag is raised."""
+        return self.algorithm.shift > 0 and not self.own_scales
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -77,18 +86,18 @@ class Splitting:
         offsets: tuple[str, ...] = ("leading", "to_leading", "to_piece", "step", "to_step")
         found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
         offsets += ("scale_step",) * (self.algorithm.shift > 0)
-        least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self.algorithm.shift else ()
+        least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self._flags else ()
         return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets), *least)
 
     @property
-    def formats(self) -> tuple[str, bool]:
+    def formats(self) -> tuple[str, bool, bool]:
         """What a kernel is made for, beside its configuration."""
-        return self.algorithm.name, self.across
+        return self.algorithm.name, self.across, self.own_scales
 
     def storage_elements(self, name: str) -> int:
         if name == "flag":
             return 1
-        if name == "scales":
+        if name in ("scales", "inverses"):
             return (self.count - 1) * self.scale_step + self.scaled
         if name == "source":
             lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
@@ -99,7 +108,7 @@ class Splitting:
 
     @property
     def compulsory_bytes(self) -> int:
-        """The source and the scales read once, every piece written once."""
+        """The source and the scales read once, or their inverses written, and every piece written once."""
         written = self.algorithm.count * self.to_lines * self.to_length * self.out.bytes
         scales = self.storage_elements("scales") * F32.bytes if self.algorithm.shift else 0
         return self.count * (self.lines * self.length * F32.bytes + scales + written)
@@ -117,10 +126,11 @@ class Splitting:
             "to_length, lines to_leading elements apart; zeros beyond the source",
             *(
                 (f"scales  f32, one for each {'column' if self.across else 'line'}, a factor twice",)
-                if self.algorithm.shift
+                if self._flags
                 else ()
             ),
-            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self.algorithm.shift else ()),
+            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self._flags else ()),
+            *(("inverses  f32, of the scale of each line",) if self.own_scales else ()),
         )
 
 
@@ -144,6 +154,18 @@ def flag_stored(storages: Storages) -> bool:
     return raised
 
 
+def inverses_stored(storages: Storages) -> Array:
+    """The storage of the inverses of scales that the launch finds, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, Splitting)
+    found = storages.storage("inverses").copy()
+    for number in range(problem.count):
+        first = number * problem.step
+        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
+        found[number * problem.scale_step :][: problem.lines] = 1 / scales_of(source, axis=1)
+    return found
+
+
 def pieces_stored(storages: Storages) -> Array:
     """The storage of the pieces after the launch, exactly; gaps as they were."""
     problem = storages.problem
@@ -154,7 +176,9 @@ def pieces_stored(storages: Storages) -> Array:
             storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
         )
         scale: Array | float = 1.0
-        if problem.algorithm.shift:
+        if problem.own_scales:
+            scale = scales_of(source, axis=1)[:, None]
+        elif problem.algorithm.shift:
             scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
             scale = scales[None, :] if problem.across else scales[:, None]
         for at, piece in enumerate(split(source, problem.algorithm, scale)):

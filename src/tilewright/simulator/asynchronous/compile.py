@@ -24,6 +24,7 @@ from tilewright.ir.async_stmt import (
     StoreAsync,
     TeamBarrier,
     TmaLoad,
+    TmaPrefetch,
     TmaStore,
     WaitBarrier,
     WaitFlag,
@@ -147,7 +148,7 @@ class Compiler:
                 return WgmmaCommitOp(*here)
             case WaitPreviousGrid():
                 return WaitPreviousOp(*here)
-            case PrefetchMap() | StartNextGrid():
+            case PrefetchMap() | StartNextGrid() | TmaPrefetch():
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")

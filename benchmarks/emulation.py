@@ -279,16 +279,24 @@ def _in_turn(multiply: Callable[[Any, Any, Any], object], pairs: list[Any], resu
 def problems_of(asked: argparse.Namespace) -> list[Problem]:
     """What is going to be multiplied."""
     sizes = [(gemm_of(shape, orders), orders) for shape in asked.shapes for orders in asked.orders]
-    sizes += [(gemm_of(f"{rows}x{n}x{k}", "NN"), "NN") for k, n in asked.weights for rows in asked.rows]
     sizes += [(Gemm(ERROR_SIZE, ERROR_SIZE, asked.k), "NN")] if asked.k else []
     return [Problem(one.m, one.n, one.k, name, orders) for one, orders in sizes for name in asked.precisions]
 
 
+def prepared_of(asked: argparse.Namespace) -> list[Problem]:
+    """The products with prepared weights."""
+    names = [name for name in asked.precisions if name in EMULATIONS]
+    return [Problem(rows, n, k, name) for k, n in asked.weights for rows in asked.rows for name in names]
+
+
 def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     began = time.monotonic()
-    problems = problems_of(asked)
+    problems, weights = problems_of(asked), prepared_of(asked)
     if problems:
         compile_ahead(problems)
+    if weights:
+        compile_ahead(weights, prepared=True)
+    if problems or weights:
         print(f"kernels compiled: {time.monotonic() - began:.0f} s", file=sys.stderr)
 
     def within_seconds(what: str) -> bool:

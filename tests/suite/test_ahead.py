@@ -12,14 +12,16 @@ from tilewright.suite.problems import problems
 
 
 def test_every_problem_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[object] = []
-    monkeypatch.setattr(ahead, "call_each", lambda part: called.extend(part) or len(part))
-    compile_ahead(problems(), count=5, executor=ThreadPoolExecutor)
-    assert len(called) == len(set(called)) == len(problems())
+    for prepared in (False, True):
+        called: list[object] = []
+        told: set[bool] = set()
+        monkeypatch.setattr(ahead, "call_each", lambda part, how, c=called, t=told: c.extend(part) or t.add(how) or 0)
+        compile_ahead(problems(), count=5, executor=ThreadPoolExecutor, prepared=prepared)
+        assert len(called) == len(set(called)) == len(problems()) and told == {prepared}
 
 
 def test_a_process_that_dies_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(part: object) -> int:
+    def dies(part: object, prepared: bool) -> int:
         raise MemoryError
 
     monkeypatch.setattr(ahead, "call_each", dies)

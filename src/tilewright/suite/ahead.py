@@ -49,12 +49,13 @@ def compile_ahead(
     count: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     executor: Callable[[int], Any] | None = None,
+    prepared: bool = False,
 ) -> None:
-    """Make one call of every problem in other processes."""
+    """Make one call of every problem in other processes. prepared: with a prepared weight."""
     parts = shared_out(problems, count or processes())
     make = executor or (lambda workers: ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
     with make(len(parts)) as pool:
-        tasks: list[Future[int]] = [pool.submit(call_each, part) for part in parts]
+        tasks: list[Future[int]] = [pool.submit(call_each, part, prepared) for part in parts]
         done = 0
         for task in as_completed(tasks):
             done += len(parts[tasks.index(task)])
@@ -62,12 +63,12 @@ def compile_ahead(
                 progress("compiling kernels", done, len(problems))
 
 
-def call_each(problems: Sequence[Problem]) -> int:
-    """One call of each problem, whatever its result; how many did not fail."""
+def call_each(problems: Sequence[Problem], prepared: bool = False) -> int:
+    """One call of each problem, whatever its result; how many did not fail. prepared: of b."""
     import torch
 
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import matmul
+    from tilewright.frontend import matmul, prepare
     from tilewright.problem.gemm import Order
 
     good = 0
@@ -82,7 +83,7 @@ def call_each(problems: Sequence[Problem]) -> int:
 
         try:
             a, b = matrix(gemm.m, gemm.k, gemm.a), matrix(gemm.k, gemm.n, gemm.b)
-            matmul(a, b, precision=problem.precision)
+            matmul(a, prepare(b, precision=problem.precision) if prepared else b, precision=problem.precision)
             good += 1
         except (TilewrightError, RuntimeError):
             continue

@@ -38,14 +38,14 @@ from stretches import stretches_of
 from tilewright import extras, matmul, plan, prepare
 from tilewright.bench.records import command, commit, now
 from tilewright.dtypes import F32
-from tilewright.problem.emulation import ALGORITHMS, BF16X6, Algorithm, f32_units
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS, Algorithm, f32_units
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.splitting import stored_as
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
-from tilewright.suite.problems import EMULATIONS, Problem
+from tilewright.suite.problems import Problem
 from tilewright.suite.timing import interleaved
 
 SHAPES = ("4096x4096x4096", "8192x8192x8192", "4096x14336x4096")

@@ -48,6 +48,12 @@ import tilewright as tw
             "  Hint: `tilewright predict bf16x6 --size 4096` predicts what matmul runs.\n",
         ),
         (
+            ("report", "worklog", "--dtype", "f16x3"),
+            1,
+            "f16x3 is a precision of matmul, and rungs do not multiply pieces of f32 operands.\n"
+            "  Hint: `tilewright predict f16x3`, or `tilewright plan 4096 --precision f16x3`.\n",
+        ),
+        (
             ("predict", "bf16x6", "--dtype", "bf16"),
             1,
             "bf16x6 multiplies operands of f32, not bf16.\n  Hint: leave out --dtype.\n",

@@ -34,6 +34,8 @@ def test_pieces_have_a_bound_and_a_condition(cli: Cli, monkeypatch: pytest.Monke
 def test_json_and_cuda(cli: Cli) -> None:
     data = cli("plan", "64", "--batch", "4", "--device", "a100", "--dtype", "tf32", "--json").json
     assert (data["device"], data["precision"], data["shape"]) == ("A100 SXM 80 GB", "tf32", [4, 64, 64])
+    pieces = cli("plan", "512", "--dtype", "bf16x6", "--json").json
+    assert (pieces["precision"], pieces["dtype"]) == ("bf16x6", "f32")
     assert data["products"][0]["batch"] == 4 and data["estimated_us"] > 0 and data["bound_u"] is None
     halves = cli("plan", "64x32x16", "--dtype", "complex64", "--json").json
     assert halves["shape"] == [64, 32] and [halves["products"][0][name] for name in "mnk"] == [64, 64, 32]

@@ -15,7 +15,8 @@ from tilewright.cli import output
 from tilewright.cli.bench_drawn import run_drawn, targets_of
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
-from tilewright.suite.problems import EMULATIONS, FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
+from tilewright.problem.emulation import EMULATIONS
+from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
     CUBLAS,
     PEERS,

@@ -23,8 +23,6 @@ EXAMPLES = (
     "tilewright plan 300x4097x4096 --batch 16 --device 'RTX 4090' --json | jq '.estimated_us'",
 )
 
-_TF32 = "tf32"
-
 
 def plan(
     size: Annotated[str, typer.Argument(metavar="N|MxNxK", help="The size of the problem.")],
@@ -48,10 +46,10 @@ def plan(
     """
     if cuda and as_json:
         raise typer.BadParameter("--cuda and --json exclude each other.")
-    if dtype == _TF32:
-        if precision not in ("default", _TF32):
-            raise typer.BadParameter(f"--dtype tf32 is --precision tf32 of f32 operands, not {precision}.")
-        dtype, precision = "f32", _TF32
+    if dtype in PRECISIONS:
+        if precision not in ("default", dtype):
+            raise typer.BadParameter(f"--dtype {dtype} is --precision {dtype} of f32 operands, not {precision}.")
+        dtype, precision = "f32", dtype
     m, n, k = parse_size(size, "SIZE")
     if not m * n:
         raise TilewrightError(

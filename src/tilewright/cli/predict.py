@@ -14,11 +14,12 @@ from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, complete_rung
 from tilewright.cli.page_files import check_writable
 from tilewright.cli.predict_many import all_devices, parse_sweep, sweep
-from tilewright.cli.predict_subjects import DEFAULT_SIZE, PRECISIONS, chosen_subject
+from tilewright.cli.predict_subjects import DEFAULT_SIZE, chosen_subject
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.errors import TilewrightError
 from tilewright.prediction import Prediction, Term
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.units import format_seconds
 
 MOST_MHZ = 5000
@@ -144,7 +145,7 @@ def _check_is_predictable(rung: str, size: str | None, dtype: str | None) -> Non
             f"{rung!r} is the size of a problem, and predict takes a rung, a file or a precision.",
             hint=f"`tilewright plan {rung}` says what matmul runs for it, and estimates its time.",
         )
-    if dtype in PRECISIONS and rung != dtype:
+    if dtype in EMULATIONS and rung != dtype:
         raise TilewrightError(
             f"{dtype} is a precision, of matmul of f32 operands, and {rung} does not have it.",
             hint=f"`tilewright predict {dtype} --size {size or DEFAULT_SIZE}` predicts what matmul runs.",

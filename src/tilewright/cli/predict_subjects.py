@@ -8,14 +8,13 @@ from typing import Any
 from tilewright.cli.arguments import chosen_problem, formats_of, parse_size
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.frontend.options import EMULATED
 from tilewright.frontend.predicting import predict_precision
 from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import Prediction
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import predict
-from tilewright.problem.emulation import ALGORITHMS
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
@@ -23,9 +22,6 @@ from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, build
 
 DEFAULT_SIZE = "4096"
-
-PRECISIONS = (*ALGORITHMS, EMULATED)
-"""Those that multiply pieces of f32 operands."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ Subject = OfRung | OfPrecision
 
 def chosen_subject(text: str, size: str | None, dtype: str | None) -> Subject:
     """What an argument names, at a size or by default. Raises TilewrightError where nothing is computed."""
-    if text in PRECISIONS:
+    if text in EMULATIONS:
         if dtype not in (None, "f32"):
             raise TilewrightError(f"{text} multiplies operands of f32, not {dtype}.", hint="leave out --dtype.")
         subject: Subject = OfPrecision(text, parse_size(size or DEFAULT_SIZE))

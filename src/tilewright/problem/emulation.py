@@ -133,6 +133,9 @@ TF32X3 = Algorithm("tf32x3", TF32, 2, ((1, 0), (0, 1), (0, 0)), 32)
 F16X3 = Algorithm("f16x3", F16, 2, ((1, 0), (0, 1), (0, 0)), 64, shift=11)
 ALGORITHMS = {one.name: one for one in (BF16X9, BF16X6, BF16X3, TF32X3, F16X3)}
 
+EMULATIONS: tuple[str, ...] = (*ALGORITHMS, "f32_emulated")
+"""The precisions that multiply pieces of f32 operands; the last is the fastest of those that are as good as f32."""
+
 _LEAST_GUARDED_K = 1024
 """Of scaled pieces in the place of f32 arithmetic: a group of 64 of uniform numbers is off by 2e-7, as f32 for that."""
 

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, TF32, TF32_TRUNCATED, DType
-from tilewright.errors import UnknownName
+from tilewright.errors import ProblemError, UnknownName
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.gemm import Gemm
 
 FormatOptions = Mapping[str, Any]
@@ -45,6 +46,11 @@ def format_options(name: str) -> FormatOptions:
     >>> format_options("tf32")["product"]
     tf32
     """
+    if name in EMULATIONS:
+        raise ProblemError(
+            f"{name} is a precision of matmul, and rungs do not multiply pieces of f32 operands.",
+            hint=f"`tilewright predict {name}`, or `tilewright plan 4096 --precision {name}`.",
+        )
     if name not in _KNOWN:
         raise UnknownName("dtype", name, _KNOWN)
     return _KNOWN[name]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tilewright.errors import UnknownName
-from tilewright.frontend.options import EMULATED, Precision
+from tilewright.frontend.options import Precision
 from tilewright.frontend.scaled import PROMOTE_EVERY
-from tilewright.problem.emulation import ALGORITHMS
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.epilogue import PLAIN, Epilogue, Scale
 from tilewright.problem.formats import FP8, format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -43,10 +43,6 @@ ORDERS: dict[str, tuple[Order, Order]] = {
 
 FORMATS = ("bf16", "f16", "f32")
 OPTIONAL_FORMATS = ("tf32",)
-EMULATIONS: tuple[str, ...] = (*ALGORITHMS, EMULATED)
-"""Precisions of f32 products on tensor cores; in a problem they stand where its format does."""
-
-
 SCALES: Mapping[str, tuple[Scale, ...]] = {"": (), "tensor": ("a", "b"), "row": ("m", "n")}
 """What FP8 operands have scales for: none, each operand, or each row of A and column of B."""
 
@@ -57,7 +53,7 @@ _FAST = "fast"
 class Problem:
     """One row of the suite.
 
-    format: a word of `problem.formats` or of EMULATIONS. orders: a key of ORDERS. scales: a key of SCALES. fast: sums
+    format: a word of `problem.formats` or of `EMULATIONS`. orders: a key of ORDERS. scales: a key of SCALES. fast: sums
     of FP8 products stay in the tensor cores, as with `fast_accumulation`.
     """
 

@@ -17,9 +17,10 @@ from typing import Protocol
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
 from tilewright.files import parse_json, read_text
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
-from tilewright.suite.problems import EMULATIONS, FORMATS, OPTIONAL_FORMATS
+from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS
 from tilewright.suite.stacks import DrawnStack
 
 Target = Drawn | DrawnStack

@@ -15,6 +15,7 @@ from tilewright.problem.formats import FormatOptions
 from tilewright.report.collect import Progress, Target, collect_ladder
 from tilewright.report.figures import Size
 from tilewright.report.outlook import Outlook, outlook
+from tilewright.report.page.pieces import PiecesRow, pieces_rows
 from tilewright.report.page.rungs import RungView, view_of
 from tilewright.report.page.speed import ceiling_of, roofs, speed_at
 from tilewright.runtime.cubin_cache import CubinCache
@@ -25,13 +26,15 @@ SPEED_SIZES = (1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Page:
-    """One ladder. size: at which rungs were verified and counted. data: plain values for the scripts."""
+    """One ladder. size: at which rungs were verified and counted. data: plain values for the scripts. pieces: what
+    multiplies the same operands by pieces, of f32."""
 
     ladder: str
     size: Size
     spec: DeviceSpec
     views: tuple[RungView, ...]
     data: dict[str, Any]
+    pieces: tuple[PiecesRow, ...] = ()
 
 
 def collect_page(
@@ -76,7 +79,8 @@ def collect_page(
         "roofs": roofs(spec),
         "rungs": [_rung_data(view, speed, spec) for view, speed in zip(views, speeds, strict=True)],
     }
-    return Page(rungs[0].ladder, size, spec, tuple(views), data)
+    pieces = pieces_rows(spec) if all(view.format == "f32" for view in views) else ()
+    return Page(rungs[0].ladder, size, spec, tuple(views), data, pieces)
 
 
 def _outlook(rung: Rung, spec: DeviceSpec, formats: FormatOptions) -> Outlook | None:

@@ -1,0 +1,25 @@
+"""The report of a ladder of f32 has what multiplies the same operands by pieces."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.device.catalog import device
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS
+from tilewright.report.page import Page
+from tilewright.report.page.pieces import pieces_rows
+
+
+def test_every_precision_has_a_bound_a_prediction_and_its_record(page: Page, text: str) -> None:
+    rows = {row.precision: row for row in page.pieces}
+    assert tuple(rows) == EMULATIONS
+    assert rows["bf16x6"].bound == round(BF16X6.units(4096)) and rows["f32_emulated"].bound == 4096
+    for row in rows.values():
+        assert row.low < row.tflops < row.high and row.sustained <= row.tflops
+        assert row.recorded is not None and row.low < row.recorded < row.high
+    section = text[text.index('id="h-pieces"') : text.index('id="inside"')]
+    assert re.findall(r"<tr><td>(\w+)</td>", section) == [*ALGORITHMS, "f32_emulated"]
+
+
+def test_there_are_none_without_wgmma() -> None:
+    assert pieces_rows(device("A100")) == ()

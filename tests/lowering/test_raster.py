@@ -52,3 +52,14 @@ def test_orders_of_a_small_grid() -> None:
 def test_a_hilbert_curve_goes_from_neighbour_to_neighbour() -> None:
     walk = tiles(RasterChoice(RasterOrder.HILBERT), 8, 8)
     assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in pairwise(walk))
+
+
+@pytest.mark.parametrize("size", [(5, 12), (7, 9), (1, 6)], ids=str)
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_a_snake_changes_panels_in_the_row_where_it_is(size: tuple[int, int], group: int) -> None:
+    """From one panel of columns to the next the row stays, so that its strip of A is in the L2."""
+    walk = tiles(RasterChoice(RasterOrder.SNAKE, group), *size)
+    changes = [(one, other) for one, other in pairwise(walk) if one[1] // group != other[1] // group]
+    assert len(changes) == -(-size[1] // group) - 1
+    assert all(one[0] == other[0] for one, other in changes)
+    assert all(abs(one[0] - other[0]) <= 1 for one, other in pairwise(walk))

@@ -432,7 +432,16 @@ def test_registers_do_not_grow_beyond_what_there_is() -> None:
         return kernel(body, block=(384, 1, 1))
 
     assert kinds(with_budget(24, 240), Gemm(1, 1, 1)) == set()
+    assert kinds(with_budget(32, 240), Gemm(1, 1, 1)) == set()  # all of them
+    assert kinds(with_budget(40, 240), Gemm(1, 1, 1)) == {Kind.REGISTERS}
     assert "240 + 240 + 64 registers a thread, 69632 in all" in error(with_budget(64, 240), Gemm(1, 1, 1))
+
+
+def test_a_warpgroup_that_gives_up_none_keeps_its_share() -> None:
+    """Three warpgroups begin with 168 registers a thread: one may not take 240 before another has given some."""
+    group = Let("group", THREAD // 128, uniform=True)
+    alone = If(binary(Op.EQ, GROUP, 0), (SetRegisters(240, grow=True),))
+    assert "240 + 168 + 168 registers a thread" in error(kernel((group, alone), block=(384, 1, 1)), Gemm(1, 1, 1))
 
 
 @pytest.mark.parametrize("count", [16, 20, 25, 260, 264])

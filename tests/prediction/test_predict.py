@@ -11,6 +11,7 @@ from tilewright.ladders.rung import Rung
 from tilewright.model.time import predict_time
 from tilewright.prediction import predict, predict_rung
 from tilewright.prediction.counting import work_of
+from tilewright.prediction.predict import dram_bytes
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import build
 
@@ -56,6 +57,13 @@ def test_a_larger_problem_takes_longer(name: str, first: int) -> None:
         bytes_moved = float(gemm.compulsory_bytes)
         found.append(predict_time(work, device("H200"), blocks_per_sm=1, dram_bytes=bytes_moved).seconds)
     assert found == sorted(found)
+
+
+def test_the_largest_result_is_predicted_from_its_first_blocks() -> None:
+    """2**40 elements of 67 million tiles; of 16 times as many elements along n they move 16 times the bytes of C."""
+    built = [build(VECTORISED.gemm(1 << 18, n, 64), VECTORISED) for n in (1 << 18, 1 << 22)]
+    less, more = (dram_bytes(one, device("H200"), 2) for one in built)
+    assert 15 * less < more < 17 * less
 
 
 def test_a_size_that_fits_no_tile_has_a_time() -> None:

@@ -176,8 +176,12 @@ class _Cache:
 # -- what a kernel asks ------------------------------------------------------------------------------------------------
 
 
-def strips_of(program: Program, kernel: Kernel, grid: tuple[int, int, int]) -> Strips | None:
+def strips_of(
+    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, most: int | None = None
+) -> Strips | None:
     """What the blocks of a kernel read; None unless each block stages whole strips of A and B for one tile of C.
+
+    most: blocks that are asked about, the first ones; None: all.
 
     Other kernels read elements again and again, and what reaches L2 is what their L1 happens to miss; or a block goes
     on to further tiles, in an order that is not in the grid.
@@ -185,7 +189,7 @@ def strips_of(program: Program, kernel: Kernel, grid: tuple[int, int, int]) -> S
     gemm = program.gemm
     if not all(_is_staged_whole(program, operand) for operand in ("A", "B")):
         return None
-    tiles = tiles_in_order(program, kernel, grid, at_top=True)
+    tiles = tiles_in_order(program, kernel, grid, at_top=True, most=most)
     if tiles is None:
         return None
     m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))
@@ -199,17 +203,18 @@ def strips_of(program: Program, kernel: Kernel, grid: tuple[int, int, int]) -> S
 
 
 def tiles_in_order(
-    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, at_top: bool = False
+    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, at_top: bool = False, most: int | None = None
 ) -> list[tuple[int, int]] | None:
     """The row and column of tiles of C that the blocks of a grid compute, x fastest; None where the kernel hides it.
 
     Of a resident kernel: in the order in which its blocks take the tiles, as if each took one. at_top: only where the
-    kernel works out the tile before any loop or branch.
+    kernel works out the tile before any loop or branch. most: the first so many.
     """
-    digits = _block_digits(kernel, program.gemm, grid, at_top=at_top)
+    number = np.arange(prod(grid) if most is None else min(most, prod(grid)))
+    digits = _block_digits(kernel, program.gemm, grid, number, at_top=at_top)
     if not {axis.name for loop in program.grid_loops for axis in loop.axes} <= digits.keys():
         return None
-    rows, columns = (_tile_numbers(program, dim, digits, prod(grid)) for dim in ("m", "n"))
+    rows, columns = (_tile_numbers(program, dim, digits, len(number)) for dim in ("m", "n"))
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
@@ -231,9 +236,11 @@ def _tile_numbers(program: Program, dim: Dim, digits: dict[str, Array], blocks: 
     return numbers
 
 
-def _block_digits(kernel: Kernel, gemm: Gemm, grid: tuple[int, int, int], *, at_top: bool) -> dict[str, Array]:
-    """What names of the kernel are in each block, in the order of launch, x fastest; loops are in their first round."""
-    number = np.arange(prod(grid))
+def _block_digits(
+    kernel: Kernel, gemm: Gemm, grid: tuple[int, int, int], number: Array, *, at_top: bool
+) -> dict[str, Array]:
+    """What names of the kernel are in blocks, by their number in the order of launch, x fastest; loops are in their
+    first round."""
     names: dict[str, Array] = {
         "blockIdx.x": number % grid[0],
         "blockIdx.y": number // grid[0] % grid[1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import device as known_device
@@ -71,13 +72,13 @@ def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int, *, most: int 
     most: blocks that are followed.
     """
     gemm = built.gemm
-    strips = _strips(built)
+    strips = _strips(built, most)
     if strips is None:
         return float(gemm.compulsory_bytes)
-    followed = tuple(strips.tiles[:most])
-    read = _read_bytes(followed, strips.a_bytes, strips.b_bytes, spec, blocks_per_sm)
-    scaled = read * len(strips.tiles) / max(1, len(followed))
-    return max(scaled + strips.c_bytes * len(strips.tiles), gemm.compulsory_bytes)
+    blocks = prod(grid_of(built.kernel, gemm))
+    read = _read_bytes(tuple(strips.tiles), strips.a_bytes, strips.b_bytes, spec, blocks_per_sm)
+    scaled = read * blocks / max(1, len(strips.tiles))
+    return max(scaled + strips.c_bytes * blocks, gemm.compulsory_bytes)
 
 
 @lru_cache(maxsize=64)  # many schedules ask the same of L2
@@ -88,13 +89,13 @@ def _read_bytes(
     return estimate_l2(Strips(tiles, a_bytes, b_bytes, 0), spec, blocks_per_sm).dram_read_bytes
 
 
-def _strips(built: Build) -> Strips | None:
-    """What blocks ask of L2; those that stay take their tiles in the order in which a grid would launch them."""
+def _strips(built: Build, most: int) -> Strips | None:
+    """What the first blocks ask of L2; those that stay take their tiles in the order in which a grid would launch them."""
     kernel, program, gemm = built.kernel, built.program, built.gemm
     grid = grid_of(kernel, gemm)
     if not kernel.resident:
-        return strips_of(program, kernel, grid)
-    tiles = tiles_in_order(program, kernel, grid)
+        return strips_of(program, kernel, grid, most=most)
+    tiles = tiles_in_order(program, kernel, grid, most=most)
     if tiles is None:
         return None
     a, b, c = gemm.operands

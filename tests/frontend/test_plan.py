@@ -123,6 +123,7 @@ def test_what_others_read() -> None:
         ({"dtype": "f64"}, DTypeError, "dtypes are f32, f16 and bf16"),
         ({"dtype": "tf32"}, DTypeError, "precision='tf32'"),
         ({"device": "H201"}, UnknownName, "'H200'"),
+        ({"device": 5}, UnknownName, "There is no device '5'"),
         ({"precision": "bf16x7"}, ProblemError, "bf16x7"),
         ({"precision": "bf16x6", "device": "A100 SXM 80 GB"}, LaunchError, "wgmma"),
     ],
@@ -133,6 +134,8 @@ def test_what_cannot_be_asked(options: dict[str, Any], kind: type[Exception], sa
 
 
 def test_shapes_that_are_none_and_formats_that_arrays_have() -> None:
+    with pytest.raises(ProblemError, match="Cannot multiply a NoneType"):
+        tw.plan(None, (4, 4), device="H200")
     with pytest.raises(ShapeError, match="size 5 is different from 4"):
         tw.plan((4, 4), (5, 4), device="H200")
     with pytest.raises(ShapeError, match=r"a=\(4, -4\) is not a shape"):

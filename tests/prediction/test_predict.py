@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tilewright.device.catalog import DEVICES, device
-from tilewright.errors import LaunchError, UnknownName
+from tilewright.errors import LaunchError, ProblemError, UnknownName
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.model.time import predict_time
@@ -64,6 +66,20 @@ def test_the_largest_result_is_predicted_from_its_first_blocks() -> None:
     built = [build(VECTORISED.gemm(1 << 18, n, 64), VECTORISED) for n in (1 << 18, 1 << 22)]
     less, more = (dram_bytes(one, device("H200"), 2) for one in built)
     assert 15 * less < more < 17 * less
+
+
+@pytest.mark.parametrize("clock", [float("nan"), float("inf"), 0, -5, "1410"])
+def test_a_clock_is_a_number_of_mhz(clock: Any) -> None:
+    gemm = VECTORISED.gemm(64, 64, 64)
+    with pytest.raises(ProblemError, match="is not a clock"):
+        predict((gemm, VECTORISED.schedule(gemm)), "h200", clock_mhz=clock)
+
+
+def test_names_that_are_no_texts_are_unknown() -> None:
+    with pytest.raises(UnknownName, match="There is no device 'None'"):
+        device(None)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="There is no rung 'None'"):
+        find_rung(None)  # type: ignore[arg-type]
 
 
 def test_a_size_that_fits_no_tile_has_a_time() -> None:

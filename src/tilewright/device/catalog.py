@@ -370,11 +370,11 @@ def device(name: str | DeviceSpec) -> DeviceSpec:
     """
     if isinstance(name, DeviceSpec):
         return name
-    if name in _ALIASES:
-        return _ALIASES[name]
-    wanted = _key(name)
+    if str(name) in _ALIASES:
+        return _ALIASES[str(name)]
+    wanted = _key(str(name))
     matches = [spec for spec in DEVICES if wanted and _key(spec.name).startswith(wanted)]
     exact = [spec for spec in matches if _key(spec.name) == wanted]
     if len(exact or matches) != 1:
-        raise UnknownName("device", name, [spec.name for spec in DEVICES])
+        raise UnknownName("device", str(name), [spec.name for spec in DEVICES])
     return (exact or matches)[0]

@@ -95,7 +95,7 @@ def plan(
     named = {"a": a, "b": b, "out": out, "c": c, "bias": bias}
     views = _views(named, arrays, _format(dtype, (a, b, out, c, bias, *arrays)), orders)
     if device is not None:
-        planner = dispatcher_on_paper(known_device(device) if isinstance(device, str) else device)
+        planner = dispatcher_on_paper(known_device(device))
         return _planned(planner, views, options, best)
     where = None if _is_shape(a) else library_of(a).view(a).device
     if where is None or any(_is_shape(array) for array in (*named.values(), *arrays)):
@@ -180,7 +180,7 @@ def _views(named: Mapping[str, Any], operands: tuple[Any, ...], dtype: DType, or
         return replace(found, pointer=pointer, strides=strides, device=0)
 
     def once(name: str, array: Any) -> View | None:
-        if array is None:
+        if array is None and name not in letters:
             return None
         if id(array) not in known:
             known[id(array)] = view(name, array)

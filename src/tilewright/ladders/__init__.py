@@ -36,7 +36,7 @@ def find_rung(name: str) -> Rung:
     True
     """
     rungs = [rung for ladder in LADDERS.values() for rung in ladder]
-    wanted = name.strip().lower().replace(" ", "/")
+    wanted = str(name).strip().lower().replace(" ", "/")
     exact = [rung for rung in rungs if wanted in (rung.name, f"{rung.ladder}/{rung.slug}")]
     matches = exact or [rung for rung in rungs if wanted == rung.slug]
     if len(matches) == 1:
@@ -56,7 +56,9 @@ def find_rung(name: str) -> Rung:
     ladder = wanted.split("/")[0]
     near = LADDERS.get(ladder, tuple(rungs))
     names = [rung.name for rung in near] + [f"{rung.ladder}/{rung.slug}" for rung in near if rung.slug != rung.label]
-    raise UnknownName("rung", name, names, shown=[f"{key}/{r[0].label} to {r[-1].label}" for key, r in LADDERS.items()])
+    raise UnknownName(
+        "rung", str(name), names, shown=[f"{key}/{r[0].label} to {r[-1].label}" for key, r in LADDERS.items()]
+    )
 
 
 def below(rung: Rung) -> Rung | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, ProblemError
 from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
 from tilewright.model.l2 import Strips, estimate_l2, strips_of, tiles_in_order
@@ -36,9 +36,12 @@ def predict(
 
     work: counts that are known already, as they do not depend on the GPU. clock_mhz: by default that of the data sheet.
 
-    Raises LaunchError with every reason why the kernel cannot run there.
+    Raises LaunchError with every reason why the kernel cannot run there, ProblemError for a clock that is none.
     """
     found = known_device(spec)
+    given: object = clock_mhz
+    if given is not None and not (isinstance(given, int | float) and 0 < given < inf):
+        raise ProblemError(f"clock_mhz={clock_mhz!r} is not a clock.", hint="a number of MHz, as 1410.")
     built = what if isinstance(what, Build) else build(*what)
     check_launchable(built, found, built.gemm)
     cubin = built.compile(known_arch(found.arch).name, cache=cache)
@@ -90,7 +93,7 @@ def _read_bytes(
 
 
 def _strips(built: Build, most: int) -> Strips | None:
-    """What the first blocks ask of L2; those that stay take their tiles in the order in which a grid would launch them."""
+    """What the first blocks ask of L2; resident ones take tiles in the order in which a grid would launch them."""
     kernel, program, gemm = built.kernel, built.program, built.gemm
     grid = grid_of(kernel, gemm)
     if not kernel.resident:

@@ -115,6 +115,27 @@ def test_what_cannot_be_asked() -> None:
         grouped_matmul([a], [b], precision="bf16x6")
 
 
+def test_without_its_guard_emulated_is_the_product_of_scaled_pieces() -> None:
+    a, b = drawn(16, 1024), drawn(1024, 16)
+    a[3, 5] = 2.0**-40
+    expected = np.array(matmul(a, b, precision="f16x3"))
+    np.testing.assert_array_equal(matmul(a, b, precision="f32_emulated", guard="off"), expected)
+    np.testing.assert_array_equal(matmul(a, prepare(b, guard="off")), expected)
+    assert tw.plan(a, b, precision="f32_emulated", guard="off").ran() == ("f16x3",)
+    for options, said in (
+        ({"precision": "bf16x6", "guard": "off"}, "has no guard"),
+        ({"guard": "of"}, "'on' or 'off'"),
+    ):
+        with pytest.raises(ProblemError, match=said):
+            matmul(a, b, **options)  # type: ignore[arg-type]
+
+
+def test_linear_takes_a_precision() -> None:
+    x, weight = drawn(24, 70), drawn(16, 70)
+    expected = np.array(matmul(x, weight.T, precision="bf16x6"))
+    np.testing.assert_array_equal(tw.linear(x, weight, precision="bf16x6"), expected)
+
+
 def test_a_gpu_without_wgmma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "Kernels", kernels.Kernels)
     with cpu_gpu():

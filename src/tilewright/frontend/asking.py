@@ -19,7 +19,7 @@ from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import argument_of
-from tilewright.frontend.options import EMULATED, Options, Precision, options_asked
+from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_asked, unguarded
 from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError
@@ -52,6 +52,7 @@ def plan(
     operands: Mapping[str, Any] | None = None,
     out_dtype: Any = None,
     precision: Precision = "default",
+    guard: Guarding = "on",
     deterministic: Any = None,
     batch_invariant: bool = False,
 ) -> CallPlan:
@@ -70,6 +71,7 @@ def plan(
     >>> found.shape, [launch.role for launch in found.launches][-1] in ("product", "reduction")
     ((64, 512), True)
     """
+    precision = unguarded(precision, guard)
     complex_numbers = dtype == COMPLEX64 or is_complex(a) or is_complex(b)
     if orders not in _ORDERS:
         raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(_ORDERS)}.")

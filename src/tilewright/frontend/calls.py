@@ -13,7 +13,7 @@ from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
 from tilewright.frontend.libraries.views import ComplexNumbers
 from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import PLAIN, Options, Precision, options_asked
+from tilewright.frontend.options import PLAIN, Guarding, Options, Precision, options_asked, unguarded
 from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.shapes import ShapeError
 from tilewright.frontend.tracing import Traced, ask
@@ -42,6 +42,7 @@ def matmul(
     operands: Mapping[str, Any] | None = None,
     out_dtype: Any = None,
     precision: Precision = _DEFAULT,
+    guard: Guarding = "on",
     deterministic: bool | Literal["bitwise"] | None = None,
     batch_invariant: bool = False,
 ) -> Any:
@@ -57,9 +58,9 @@ def matmul(
     operands' format; of several results one for all, or a tuple or dictionary of any. precision: of f32 operands:
     "tf32" lets them be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3", "tf32x3" and "f16x3" multiply
     pieces of them by tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose
-    bound is not above that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every
-    kernel here gives the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned.
-    batch_invariant: a row of the result has the same bits however many rows there are.
+    bound is not above that of f32 arithmetic, or f32 arithmetic where that is faster. guard: "off" makes it "f16x3",
+    whatever the operands' range. deterministic: every kernel gives the same bits in every run; "bitwise" also keeps to
+    one order of summation whatever is tuned. batch_invariant: a row has the same bits however many rows there are.
 
     b may be what `prepare` or `quantize_weight` made of a constant operand. Operands of complex64 are multiplied as
     real ones (docs/accuracy.md).
@@ -75,6 +76,8 @@ def matmul(
     ...     print(str(error).splitlines()[0][-28:])
     (size 4 is different from 3)
     """
+    if guard != "on":
+        precision = unguarded(precision, guard)
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     if is_compiling():
         named = {"out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
@@ -182,12 +185,13 @@ def linear(
     activation: str | None = None,
     epilogue: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    precision: Precision = _DEFAULT,
 ) -> Any:
     """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear.
 
     x: (..., in_features). weight: (out_features, in_features), or (in_features,) for one output, or `.T` of what
     `quantize_weight` made. bias: (out_features,).
-    epilogue, operands: as of `matmul`.
+    epilogue, operands, precision: as of `matmul`.
     Raises as `matmul`, in words of x, weight and bias.
     """
     try:  # and not getattr, which PyTorch 2.4 cannot compile
@@ -201,10 +205,11 @@ def linear(
             hint="give one of shape (out_features, in_features).",
         )
     given = x, weight.T if len(shape) == 2 else weight
+    asked: dict[str, Any] = {"bias": bias, "activation": activation, "epilogue": epilogue, "operands": operands}
     if is_compiling():
-        return matmul(*given, bias=bias, activation=activation, epilogue=epilogue, operands=operands)
+        return matmul(*given, **asked, precision=precision)
     try:
-        return matmul(*given, bias=bias, activation=activation, epilogue=epilogue, operands=operands)
+        return matmul(*given, **asked, precision=precision)
     except ProblemError as error:
         if type(weight) is QuantizedWeight:
             raise

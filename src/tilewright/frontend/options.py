@@ -22,6 +22,12 @@ Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "
 EMULATED: Precision = "f32_emulated"
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+Guarding = Literal["on", "off"]
+"""Whether "f32_emulated" lets the GPU look at the range of operands, or the caller knows it."""
+
+_UNGUARDED: Precision = "f16x3"
+"""What "f32_emulated" takes where its guard lets it."""
+
 _MOST = float.fromhex("0x1.fffffep+127")
 """The largest f32."""
 
@@ -88,6 +94,19 @@ class Options:
     def product_of(self, dtype: DType) -> DType | None:
         """What operands are rounded to before they are multiplied; None for nothing."""
         return TF32 if self.tf32 and dtype is F32 else None
+
+
+def unguarded(precision: Any, guard: Any) -> Precision:
+    """The precision that has no guard. guard: "off"; "on" is for whoever need not ask. Raises ProblemError for another
+    word, or a precision that has no guard to begin with."""
+    if guard not in get_args(Guarding):
+        raise ProblemError(f"guard={guard!r} is not known.", hint="it is 'on' or 'off'.")
+    if precision != EMULATED and guard == "off":
+        raise ProblemError(
+            f"guard='off' is for precision={EMULATED!r}, and this is {precision!r}, which has no guard.",
+            hint=f"leave out guard, or ask for precision={EMULATED!r}.",
+        )
+    return _UNGUARDED if guard == "off" else precision
 
 
 def check_precision(precision: Any) -> None:

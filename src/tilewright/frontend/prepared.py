@@ -13,7 +13,7 @@ from tilewright.frontend.guard_flags import FLAG_BYTES, room_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
-from tilewright.frontend.options import EMULATED, Options, Precision, options_of
+from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_of, unguarded
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
@@ -25,14 +25,15 @@ _ROWS = 128
 """Of the other operand of the product that pieces are asked for; they do not depend on it."""
 
 
-def prepare(weight: Any, *, precision: Precision = EMULATED) -> Prepared:
+def prepare(weight: Any, *, precision: Precision = EMULATED, guard: Guarding = "on") -> Prepared:
     """A constant operand b of `matmul(a, b, precision=...)`, with its pieces, which stay on the GPU.
 
     weight: f32, of shape (k, n), on a GPU; each piece takes 2 bytes of an element in bf16, 4 in tf32. precision: an
-    algorithm, or "f32_emulated". Where PyTorch counts that the weight was written, it is split again.
+    algorithm, or "f32_emulated". guard: as of `matmul`. Where PyTorch counts that the weight was written, it is split
+    again.
     Raises DTypeError, ShapeError and ProblemError for what cannot be prepared, LaunchError where there is no wgmma.
     """
-    return Prepared(weight, precision)
+    return Prepared(weight, unguarded(precision, guard))
 
 
 class Prepared:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.frontend.options import Precision, check_precision
+from tilewright.frontend.options import Guarding, Precision, check_precision, unguarded
 
 
-def route_torch(*, precision: Precision = "default") -> Any:
+def route_torch(*, precision: Precision = "default", guard: Guarding = "on") -> Any:
     """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
     `out=`, `_grouped_mm` with offsets, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the
     layers of transformers.
@@ -25,7 +25,7 @@ def route_torch(*, precision: Precision = "default") -> Any:
             loss.backward()
         print(routed)  # how many products were routed, and why others were not
 
-    precision: of float32 products, as for `matmul`. Where PyTorch itself is allowed to round them to tf32
+    precision, guard: of float32 products, as for `matmul`. Where PyTorch itself is allowed to round them to tf32
     (`torch.set_float32_matmul_precision`), they are.
 
     The kernels stand in PyTorch's dispatcher while a block is open, so that other operators pay nothing. The first
@@ -36,4 +36,4 @@ def route_torch(*, precision: Precision = "default") -> Any:
     check_precision(precision)
     from tilewright.integrations.torch_kernels import routing
 
-    return routing(precision)
+    return routing(unguarded(precision, guard))

@@ -167,6 +167,29 @@ def test_emulated_is_as_accurate_as_f32_and_routes_models() -> None:
     assert words_of(a, b, options).startswith("f16x3")
 
 
+def test_rows_of_subnormal_numbers_are_as_accurate_as_any_others() -> None:
+    """The guard of f32_emulated lets f16x3 multiply them, which scales rows; bf16x6 would lose most of them."""
+    a, b = subnormal(1024, 4096), (normal(4096, 1024).double() * 2.0**100).float()
+    a[::2] = normal(512, 4096)
+    c = matmul(a, b, precision="f32_emulated")
+    assert plan(a, b, precision="f32_emulated").ran() == ("f16x3",)
+    exact = a.double() @ b.double()
+    errors = (c.double() - exact).norm(dim=1) / exact.norm(dim=1)
+    assert float(errors.max()) < 4e-7
+
+
+def test_products_with_a_prepared_weight_start_while_the_other_operand_is_split() -> None:
+    """Again and again, with other operands each time: what a call before left in the workspace is not read."""
+    for precision in ("f16x3", "bf16x6"):
+        weight = normal(1024, 768)
+        prepared = prepare(weight, precision=precision)
+        for rows in (1, 16, 64):
+            given = [normal(rows, 1024) for _ in range(20)]
+            found = [matmul(a, prepared) for a in given]
+            for a, c in zip(given, found, strict=True):
+                assert torch.equal(c, matmul(a, weight, precision=precision))
+
+
 def test_the_gpu_chooses_anew_each_time_a_graph_is_replayed() -> None:
     """f32_emulated: by f16x3, but by bf16x6 where a number is too small beside its row or column."""
     a, b = normal(2048, 2048), normal(2048, 2048)

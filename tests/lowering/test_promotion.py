@@ -110,7 +110,7 @@ def test_what_a_sum_loses_depends_on_a_group_and_not_on_k(name: str, every: int)
     assert (plain == 1).all()
 
 
-@pytest.mark.cross_section("rung", "every", every=6)
+@pytest.mark.cross_section("rung", "every", every=6, at=1)
 @pytest.mark.parametrize("every", [32, 64, 192])
 @pytest.mark.parametrize("rung", MATRICES)
 def test_rungs_for_tensor_cores(rung: str, every: int) -> None:
@@ -119,7 +119,7 @@ def test_rungs_for_tensor_cores(rung: str, every: int) -> None:
     assert_sums_groups(build(gemm, promoted(find_rung(rung).schedule(gemm), every)), every)
 
 
-@pytest.mark.cross_section("rung", "every", every=6)
+@pytest.mark.cross_section("rung", "every", every=6, at=1)
 @pytest.mark.parametrize("every", [32, 192])
 @pytest.mark.parametrize("rung", THREADS)
 def test_rungs_for_cuda_cores_and_wmma(rung: str, every: int) -> None:

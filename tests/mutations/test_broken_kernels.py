@@ -141,7 +141,7 @@ def test_these_are_the_rungs_that_copy_asynchronously() -> None:
     assert tuple(rung.name for rung in RUNGS if places(rung, WaitCopies)) == COPIED_ASYNCHRONOUSLY
 
 
-@pytest.mark.cross_section("rung", "aligned", every=41)
+@pytest.mark.cross_section("rung", "aligned", every=41, at=24)
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
 def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:

@@ -43,7 +43,7 @@ from tilewright.problem.values import Accumulated, Applied, Combined
 from tilewright.problem.weight_codes import E4M3_CODES, INT4
 
 GATED = Combined(Operation.TIMES, Applied(Activation.SILU, Accumulated()), Accumulated(1))
-GPUS = {"H200": 10, "A100 SXM 80 GB": 4}
+GPUS = {"H200": 6, "A100 SXM 80 GB": 2}
 """How many plans of each problem are drawn."""
 
 PROBLEMS: dict[str, tuple[Gemm, int]] = {

@@ -41,8 +41,10 @@ def test_one_kernel_is_the_one_that_takes_everything() -> None:
 def test_a_shape_gets_what_matmul_would_take_in_one_launch() -> None:
     chosen = of_shape(Gemm(4096, 4096, 4096, **format_options("bf16")), device("H200"))
     assert chosen.origin.startswith("wgmma") and not chosen.passed_over
-    split = of_shape(Gemm(512, 512, 16384, **format_options("bf16")), device("H200"))
-    assert "split_k=" in split.passed_over and "split_k" not in split.origin
+    long = [Gemm(m, 512, 16384, **format_options("bf16")) for m in (64, 256, 512, 1024)]
+    made = [of_shape(gemm, device("H200")) for gemm in long]
+    assert not any("split_k" in one.origin for one in made)
+    assert any("split_k=" in one.passed_over for one in made), "no sum is split: are longer ones?"
 
 
 def test_what_is_turned_first_takes_two_launches_and_is_passed_over() -> None:

@@ -161,7 +161,7 @@ def test_the_choice_proposes_them_where_its_estimates_know_them() -> None:
     assert sizes(ranked(LONG, H200, alignment, cluster_k=())) == {1}
     assert sizes(ranked(LONG, H200, alignment, keep_order=True)) == {1}
     in_f32 = Gemm(160, 3456, 1152, b=Order.COL)
-    assert sizes(ranked(in_f32, H200, alignment_of_rows(in_f32))) >= {1, 2, 4, 8}
+    assert sizes(ranked(in_f32, H200, alignment_of_rows(in_f32))) >= {1, 4, 8}
     in_tf32 = Gemm(64, 64, 8192, product=TF32)  # which mma.sync reads as it lies
     for spec, proposed in ((H200, True), (device("B200"), False)):  # no fit knows those of a B200
         kernels = (one.kernel for _, one in ranked(in_tf32, spec, alignment_of_rows(in_tf32))[:400])

@@ -228,8 +228,9 @@ def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) 
         sectors=size_bytes / _SECTOR_BYTES * more,
     )
     if _along_k(gemm, name):
-        # Its rows in shared memory are padded.
-        return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=2.0)
+        # Its rows in shared memory are padded, by as much as keeps a k of 16 to two wavefronts.
+        conflicts = np.where(c.k > 16, c.k / 8.0, 2.0)
+        return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=conflicts)
     stored = np.where(c.copied == 1, gemm.dtype.bytes, _WIDE)
     return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)
 
@@ -239,7 +240,10 @@ def _by_cp_async(c: Any, gemm: Gemm, name: OperandName) -> tuple[Access, Access]
     requests = size_bytes / (WARP_THREADS * _WIDE)
     sectors = size_bytes / _SECTOR_BYTES
     loaded = Access(f"{name}_tile", "load", "global", _WIDE, requests, lines=lines, sectors=sectors, copies=True)
-    return loaded, _shared(f"{name}_tile", "store", requests, copies=True)
+    # Padded rows shorter than the banks, of elements too wide for ldmatrix, begin on the same banks in pairs.
+    across = c.m if name == "A" else c.n
+    short = (across * gemm.dtype.bytes < _BANKS_BYTES) & (gemm.dtype.bytes == 4) & (not _along_k(gemm, name))
+    return loaded, _shared(f"{name}_tile", "store", requests, conflicts=np.where(short, 2.0, 1.0), copies=True)
 
 
 def _size(c: Any, gemm: Gemm, name: OperandName) -> tuple[Column, Column]:
@@ -256,13 +260,15 @@ def _shared(
     requests: Column,
     *,
     width: Column = _WIDE,
-    conflicts: float = 1.0,
+    conflicts: Column = 1.0,
     copies: bool = False,
 ) -> Access:
     """Accesses of shared memory; conflicts: wavefronts, by those that their bytes take. Below 1
     threads read the same."""
     least = requests * WARP_THREADS * width / _BANKS_BYTES
-    return Access(name, kind, "shared", width, requests, least * conflicts, least * min(conflicts, 1.0), copies=copies)
+    return Access(
+        name, kind, "shared", width, requests, least * conflicts, least * np.minimum(conflicts, 1.0), copies=copies
+    )
 
 
 def _times(access: Access, factor: Column) -> Access:

@@ -25,7 +25,7 @@ def finished(module: str, folder: Path, ranks: int = 2, *, gpus: bool = False, t
     folders = (HERE.parents[1] / "src", HERE, *(HERE.parent / name for name in ("integrations", "frontend", "codegen")))
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OMP_NUM_THREADS": "1",
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     }

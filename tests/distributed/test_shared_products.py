@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from simulated import simulated_dispatcher  # noqa: E402
 from tilewright.distributed.pytorch import shared  # noqa: E402
 from tilewright.errors import LaunchError, SimulationError  # noqa: E402
 from tilewright.frontend.options import PLAIN  # noqa: E402
+from tilewright.units import ceil_div, round_up  # noqa: E402
 
 
 def products(rows: tuple[int, ...], rank: int, flags: Any) -> Any:
@@ -71,7 +73,7 @@ def test_rows_that_tma_cannot_read_are_refused() -> None:
 def test_sums_over_ranks_are_of_whole_tiles() -> None:
     """A rank's launch is told its numbers, and addresses on every rank."""
     told: list[Any] = []
-    sums = shared.SummedProducts((128, 64), 1, (1 << 24, 1 << 25), (0, 1 << 24), PLAIN, "cpu")
+    sums = shared.SummedProducts((128, 64), 1, (1 << 24, 1 << 25), (0, 1 << 24), 1 << 24, PLAIN, "cpu")
     a, b, out = aligned(192, 72), aligned(72, 64), aligned(64, 64)
     plan = sums.plan(0, a, b)
     (step,) = plan.steps
@@ -85,13 +87,24 @@ def test_sums_over_ranks_are_of_whole_tiles() -> None:
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
 def test_rows_that_end_inside_tiles_are_not_summed_over_ranks() -> None:
-    sums = shared.SummedProducts((100, 92), 0, (1 << 24, 1 << 25), (0, 1 << 24), PLAIN, "cpu")
+    sums = shared.SummedProducts((100, 92), 0, (1 << 24, 1 << 25), (0, 1 << 24), 1 << 24, PLAIN, "cpu")
     with pytest.raises(LaunchError, match="adds up over ranks"):
         sums.plan(0, aligned(192, 72), aligned(72, 64))
 
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
-def test_more_tiles_than_flags_are_refused() -> None:
-    sums = shared.SummedProducts((128, 64), 0, (1024, 1024), (0, 0), PLAIN, "cpu")
-    with pytest.raises(LaunchError, match="more tiles than there are flags"):
+@pytest.mark.parametrize(("flag_bytes", "sum_bytes"), [(0, 1 << 24), (1 << 24, 1 << 14)])
+def test_parts_of_tiles_beyond_the_memory_for_them_are_refused(flag_bytes: int, sum_bytes: int) -> None:
+    sums = shared.SummedProducts((128, 64), 0, (flag_bytes, flag_bytes), (0, 0), sum_bytes, PLAIN, "cpu")
+    with pytest.raises(LaunchError, match="more parts of tiles than there is memory for"):
         sums.plan(0, aligned(192, 72), aligned(72, 64))
+
+
+@pytest.mark.parametrize("columns", [8, 3584, 14336, 28672])
+@pytest.mark.parametrize("most_rows", [1, 300, 4096])
+def test_there_is_room_for_the_parts_of_any_tile(most_rows: int, columns: int) -> None:
+    """28672 columns are 150 tiles of 192, which end behind them."""
+    room = shared.parts_elements((most_rows, 1), columns)
+    for m, n, cluster in itertools.product((16, 64, 128, 208, 256), range(8, 257, 8), (1, 2, 4)):
+        tiles = 2 * ceil_div(most_rows, m) * round_up(ceil_div(columns, n), cluster)
+        assert tiles * m * n <= room, (m, n, cluster)

@@ -87,15 +87,16 @@ def test_a_kernel_waits_for_rows_from_the_host(rank: int, rows: tuple[int, ...],
 @pytest.mark.parametrize("k", [192, 1000])
 def test_kernels_side_by_side_add_up(rows: tuple[int, ...], k: int) -> None:
     """Each rank is a stream: few tiles, so that all blocks of all ranks run at once."""
-    from tilewright.distributed.pytorch.shared import SummedProducts
+    from tilewright.distributed.pytorch.shared import SummedProducts, parts_elements
 
     ranks, m, n, flag_bytes = len(rows), sum(rows), 256, 1 << 18
     a = [torch.randn(m, k, device="cuda").bfloat16() for _ in range(ranks)]
     b = [torch.randn(k, n, device="cuda").bfloat16() for _ in range(ranks)]
-    memory = [torch.zeros(flag_bytes + ranks * 512 * 1024 * 2, dtype=torch.uint8, device="cuda") for _ in range(ranks)]
+    sum_bytes = 2 * parts_elements(rows, n)
+    memory = [torch.zeros(flag_bytes + sum_bytes, dtype=torch.uint8, device="cuda") for _ in range(ranks)]
     flags = [one.data_ptr() for one in memory]
     sums = [address + flag_bytes for address in flags]
-    found = [SummedProducts(rows, rank, sums, flags, PLAIN, "cuda") for rank in range(ranks)]
+    found = [SummedProducts(rows, rank, sums, flags, sum_bytes, PLAIN, "cuda") for rank in range(ranks)]
     assert len({one.plan(0, a[rank], b[rank]).words for rank, one in enumerate(found)}) == 1
     streams, draw = [torch.cuda.Stream() for _ in rows], random.Random(1)
     own = [b[0].new_empty(count, n) for count in rows]

@@ -20,13 +20,13 @@ from tilewright.distributed.pytorch.agreement import (
     asks_one_kernel,
     described,
 )
+from tilewright.distributed.pytorch.shared import parts_elements
 from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.notices import say_once
-from tilewright.units import round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
@@ -224,9 +224,9 @@ def _memory_of(name: str, plan: Plan) -> str:
 
 def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
     """Bytes of symmetric memory that a call needs; the same on every rank."""
-    if plan == SHARED:  # of whole tiles, and of clusters
-        elements = round_up(max(rows), 256) * round_up(max(int(x.shape[1]) for x in b), 512)
-        return TILE_FLAG_BYTES + len(rows) * elements * int(_format(a, options).itemsize)
+    if plan == SHARED:
+        elements = parts_elements(rows, max(int(x.shape[1]) for x in b))
+        return TILE_FLAG_BYTES + elements * int(_format(a, options).itemsize)
     if name == GATHER:
         return sum(rows) * int(a.shape[1]) * int(a.element_size())
     size = _format(a, options).itemsize

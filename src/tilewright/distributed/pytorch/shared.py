@@ -12,10 +12,11 @@ from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 
@@ -72,28 +73,59 @@ class ArrivingProducts(_Products):
         self._run(self.plan(number, a, b), stream, {int(place): address for place, address in told.items()})
 
 
+MOST_TILE_ROWS, MOST_CLUSTER_COLUMNS = 256, 1024
+"""Of a tile, and of the tiles of a cluster: parts of tiles that a rank receives are of whole clusters along n."""
+
+
+def parts_elements(rows: Sequence[int], columns: int) -> int:
+    """Elements of the parts of tiles that a rank receives, at most, whatever tiles the kernel has."""
+    return len(rows) * round_up(max(rows) + MOST_TILE_ROWS, 8) * round_up(columns + MOST_CLUSTER_COLUMNS, 8)
+
+
 class SummedProducts(_Products):
     """Products whose kernels add up over ranks, each of which keeps its rows.
 
-    sums, flags: the addresses, on each rank, of what it receives; flags are 0.
+    sums, flags: the addresses, on each rank, of what it receives; flags are 0. sum_bytes: that there is room for behind
+    each address of sums.
     """
 
     def __init__(
-        self, rows: Sequence[int], rank: int, sums: Sequence[int], flags: Sequence[int], options: Options, device: Any
+        self,
+        rows: Sequence[int],
+        rank: int,
+        sums: Sequence[int],
+        flags: Sequence[int],
+        sum_bytes: int,
+        options: Options,
+        device: Any,
     ) -> None:
         super().__init__(Shards(tuple(rows), rank, summed=True), options, device)
+        self._sum_bytes = sum_bytes
         self.words: frozenset[tuple[tuple[int, ...], str]] = frozenset()
         """The shapes of b, and what multiplies by them."""
         self._sums, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (sums, flags))
         self._anywhere, self._flag_bytes = sums[rank], sums[rank] - flags[rank]
 
     def _planned(self, a: Any, b: Any) -> Plan:
-        groups = len(self._shards.rows) * ceil_div(max(self._shards.rows) + 256, 64)
-        if 4 * groups * (ceil_div(b.shape[1], 8) + 64) > self._flag_bytes:
-            raise LaunchError(f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more tiles than there are flags.")
         plan = super()._planned(a, b)
+        self._refuse_too_many_parts(plan, a, b)
         self.words |= {(tuple(b.shape)[1:], plan.words)}
         return plan
+
+    def _refuse_too_many_parts(self, plan: Plan, a: Any, b: Any) -> None:
+        """Raises LaunchError where the peers' parts of tiles, or their flags, would lie beyond the memory for them."""
+        multiplied = plan.steps[0].multiplied
+        assert multiplied is not None
+        kernel, rows = multiplied.config.kernel, self._shards.rows
+        assert isinstance(kernel, WgmmaConfig)
+        columns = round_up(ceil_div(int(b.shape[1]), kernel.n), kernel.cluster_n)
+        tiles = len(rows) * ceil_div(max(rows), kernel.m) * columns
+        part_bytes = kernel.m * kernel.n * multiplied.gemm.out.bytes
+        if 4 * kernel.consumers * tiles > self._flag_bytes or part_bytes * tiles > self._sum_bytes:
+            raise LaunchError(
+                f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more parts of tiles than there is memory for: "
+                f"{tiles} of {part_bytes} bytes in {self._sum_bytes}, whose flags have {self._flag_bytes}."
+            )
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
         """Start the product on a stream, by its address. out: own rows of the sum. Raises as `plan`."""

@@ -234,7 +234,8 @@ class Program:
         workspace = self._workspace
         flags = [base + _PAGE for base in workspace.bases]
         sums = [address + TILE_FLAG_BYTES for address in flags]
-        return SummedProducts(self._rows, workspace.rank, sums, flags, self._options, workspace.memory.device)
+        room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
+        return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
 
     def _action(self, step: Step) -> Action:
         workspace = self._workspace

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -71,9 +72,11 @@ def _main(module: str, rank: int, ranks: int, folder: str, kind: str, timeout_s:
     errors = {}
     for name in cases_of(module):
         torch.manual_seed(0)
+        began = time.monotonic()
         try:
             getattr(cases, f"case_{name}")(rank, ranks)
             errors[name] = ""
+            print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
         except Exception:
             errors[name] = traceback.format_exc()
             print(name, errors[name], flush=True)  # the last that is seen if the ranks no longer understand each other

@@ -126,7 +126,9 @@ class Summed:
 
     words: frozenset[Any] = frozenset()
 
-    def __init__(self, rows: tuple[int, ...], rank: int, sums: Any, flags: Any, options: Any, device: Any) -> None:
+    def __init__(
+        self, rows: tuple[int, ...], rank: int, sums: Any, flags: Any, sum_bytes: int, options: Any, device: Any
+    ) -> None:
         self.rows, self.rank, self.sums, self.flags = rows, rank, sums, flags
         self.bounds = [0, *itertools.accumulate(rows)]
 

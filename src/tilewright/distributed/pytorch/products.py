@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from tilewright.distributed.pytorch.agreement import (
     asks_one_kernel,
     described,
 )
+from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.shared import parts_elements
 from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace
 from tilewright.distributed.timeline import Buffer
@@ -77,13 +78,29 @@ class Known:
     words: frozenset[Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A kind of call whose kernels are loaded: what it starts, for which b, and how the results are made."""
+
+    parts: tuple[tuple[Replays, slice, tuple[Callable[[], Any], ...]], ...]
+
+    def run(self, a: Any, b: tuple[Any, ...]) -> list[Any]:
+        results = list[Any]()
+        for replays, which, makers in self.parts:
+            call = Call(a, b[which], [make() for make in makers])
+            replays.run(call)
+            results += call.results
+        return results
+
+
 class State:
-    """What is known of one process group."""
+    """What is known of one process group. ready: of the calls in `known`, by where tensors lie."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.known: dict[Any, Known] = {}
         self.programs: dict[Any, tuple[Workspace, Program]] = {}
+        self.ready: dict[Any, Ready] = {}
         self.workspaces: dict[str, Workspace] = {}
         self.retired: list[Workspace] = []
         self.peers = True
@@ -120,7 +137,11 @@ def computed(
     if isinstance(a, torch.Tensor) and a.is_cuda and torch.cuda.current_device() != a.get_device():
         with torch.cuda.device(a.device):
             return computed(name, a, b, group, options, rows, plan)
-    b = tuple(b)
+    b, state = tuple(b), state_of(group)
+    key = _key(name, a, b, options, rows, plan)
+    ready = state.ready.get(key)
+    if ready is not None:
+        return ready.run(a, b)
     known = known_of(name, a, b, group, options, rows, plan)
     rows = known.agreed.rows
     a, b = a.detach(), tuple(x.detach() for x in b)
@@ -132,7 +153,29 @@ def computed(
     calls = [_call_of(known, name, a, several, group, options) for several in _together(name, b)]
     for program, call in calls:
         program.run(call)
+    if key is not None and all(call.a is a for _, call in calls):
+        state.ready[key] = _ready(calls, a.get_device())
     return [result for _, call in calls for result in call.results]
+
+
+def _key(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: Any, plan: Plan | None) -> Any:
+    """What calls on a GPU have in common whose tensors lie alike; None for others."""
+    if not isinstance(a, torch.Tensor) or not a.is_cuda or not all(isinstance(x, torch.Tensor) for x in b):
+        return None
+    key: tuple[Any, ...] = name, options, rows, plan
+    for x in (a, *b):
+        key += x.dtype, x.shape, x.stride(), x.get_device(), x.data_ptr() & 15
+    return key
+
+
+def _ready(calls: Sequence[tuple[Program, Call]], device: int) -> Ready:
+    parts, first = [], 0
+    for program, call in calls:
+        views = [LIBRARY.view(one) for one in call.results]
+        makers = tuple(LIBRARY.maker(view.shape, view.dtype, call.a) for view in views)
+        parts.append((Replays(program, device), slice(first, first + len(call.b)), makers))
+        first += len(call.b)
+    return Ready(tuple(parts))
 
 
 def _together(name: str, b: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -241,6 +284,7 @@ def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
     if workspace is not None:
         torch.cuda.synchronize(device)
         state.retired.append(workspace)  # graphs may have recorded its addresses
+        state.ready.clear()
     problem = ""
     try:
         zeroed = TILE_FLAG_BYTES if name == _memory_of(SCATTER, SHARED) else 0

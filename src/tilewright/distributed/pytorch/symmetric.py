@@ -69,6 +69,8 @@ class Workspace:
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
         self.one = torch.ones(1, dtype=torch.int32, device=device)
         self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
+        self.recording = torch.cuda.Stream(device)
+        """On which graphs are recorded."""
         self.start, self._end = torch.cuda.Event(), torch.cuda.Event()
         self._last: int | None = None
         self._partials: list[Any] = []
@@ -148,7 +150,7 @@ class Program:
     ) -> None:
         from cuda.bindings import driver
 
-        self._workspace, self._driver = workspace, driver
+        self.workspace, self._driver = workspace, driver
         self._matrices = matrices
         self._options, self._adding, self._rows = options, adding, tuple(rows)
         self._is_shared = any(isinstance(step, Multiply) and step.shared for step in steps)
@@ -190,7 +192,7 @@ class Program:
 
     def run(self, call: Call) -> None:
         """Start all steps of a call. Work of the current stream that comes later waits for them."""
-        workspace, caller = self._workspace, torch.cuda.current_stream()
+        workspace, caller = self.workspace, torch.cuda.current_stream()
         capturing = torch.cuda.is_current_stream_capturing()
         workspace.begin(caller, capturing)
         streams = {Lane.CALLER: caller, **workspace.streams}
@@ -224,21 +226,21 @@ class Program:
     @cached_property
     def _arriving(self) -> ArrivingProducts:
         """Products that wait for rows of each rank, by the flags that are also waited for in streams."""
-        workspace = self._workspace
+        workspace = self.workspace
         flags, device = workspace.flag(workspace.rank, 0, DATA), workspace.memory.device
         return ArrivingProducts(self._rows, workspace.rank, flags, self._options, device)
 
     @cached_property
     def _summed(self) -> SummedProducts:
         """Products that add up over ranks in the kernels."""
-        workspace = self._workspace
+        workspace = self.workspace
         flags = [base + _PAGE for base in workspace.bases]
         sums = [address + TILE_FLAG_BYTES for address in flags]
         room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
         return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
 
     def _action(self, step: Step) -> Action:
-        workspace = self._workspace
+        workspace = self.workspace
         match step:
             case Await():
                 return self._wait(workspace.flag(workspace.rank, step.peer, step.channel))
@@ -266,7 +268,7 @@ class Program:
         source, target = self._place(step.source), self._place(step.target)
         if step.peer is not None:
             own = _rows(self._matrices[step.target.buffer], step.target)
-            sent = _alike(own) if elsewhere else self._workspace.of_peer(step.peer, own)
+            sent = _alike(own) if elsewhere else self.workspace.of_peer(step.peer, own)
             target = lambda call, number: sent  # noqa: E731
         if step.shared:
             products = self._summed
@@ -302,7 +304,7 @@ class Program:
         return multiply
 
     def _copied(self, step: Copy) -> Action:
-        workspace, matrix = self._workspace, self._matrices[step.target.buffer]
+        workspace, matrix = self.workspace, self._matrices[step.target.buffer]
         width = matrix.shape[1] * matrix.element_size()
         to = matrix.data_ptr() + step.target.first * width
         if step.peer is not None:

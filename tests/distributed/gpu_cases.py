@@ -51,7 +51,7 @@ def case_gathers(rank: int, ranks: int) -> None:
             shards, b = shards_of(rows, k, dtype), normal(k, n, seed=50 + rank, dtype=dtype)
             alone = torch.cat([tilewright.matmul(shard, b) for shard in shards])
             exact = torch.cat(shards).double() @ b.double()
-            bound = 4 * UNIT[dtype] * (torch.cat(shards).double().abs() @ b.double().abs())
+            bound = (4 * UNIT[dtype] + 2 * k * 2.0**-24) * (torch.cat(shards).double().abs() @ b.double().abs())
             assert torch.equal(gather(shards[rank], b, GATHERS[0]), alone), (dtype, n, k, rows)
             waits = dtype is not torch.float32 and k % 8 == 0 and n % 8 == 0  # TMA reads rows of bf16 and f16
             for plan in EVERY_GATHER if waits else GATHERS:
@@ -69,7 +69,8 @@ def case_scatters(rank: int, ranks: int) -> None:
         parts = [(normal(m, k, seed=i, dtype=dtype), normal(k, n, seed=50 + i, dtype=dtype)) for i in range(ranks)]
         own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
         exact = sum(a.double() @ b.double() for a, b in parts)[own]
-        bound = (2 + ranks) * UNIT[dtype] * sum(a.double().abs() @ b.double().abs() for a, b in parts)[own]
+        bound = (2 + ranks) * UNIT[dtype] + 2 * k * 2.0**-24
+        bound = bound * sum(a.double().abs() @ b.double().abs() for a, b in parts)[own]
         waits = dtype is not torch.float32 and k % 8 == 0 and n % 8 == 0 and m in (512, 1)  # own rows are whole tiles
         for plan in (*EVERY_SCATTER, SHARED) if waits else EVERY_SCATTER:
             first, again = scatter(*parts[rank], plan), scatter(*parts[rank], plan)

@@ -81,14 +81,17 @@ class Event:
         return True
 
 
-def wait_and_reset(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
-    wait, reset = operations
-    word = ctypes.c_int32.from_address(int(wait.waitValue.address))
+def operated(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
+    """A wait for a word and its reset, or a word that is set."""
+    assert count == len(operations)
+    *waits, write = operations
+    word = ctypes.c_int32.from_address(int(write.writeValue.address))
     end = time.monotonic() + 20
-    while word.value != int(wait.waitValue.value):
-        assert time.monotonic() < end, "a flag is never set"
-    assert int(reset.writeValue.address) == int(wait.waitValue.address)
-    word.value = int(reset.writeValue.value)
+    for wait in waits:
+        assert int(write.writeValue.address) == int(wait.waitValue.address)
+        while word.value != int(wait.waitValue.value):
+            assert time.monotonic() < end, "a flag is never set"
+    word.value = int(write.writeValue.value)
     return (driver.CUresult.CUDA_SUCCESS,)
 
 
@@ -175,7 +178,7 @@ def gpus() -> Any:
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),
         patch.object(products, "agreed", lambda own, group: replace(judged(own, group), peers=True)),
         patch.object(torch, "cuda", SimpleNamespace(**{**vars(torch.cuda), **vars(fake)})),
-        patch.object(driver, "cuStreamBatchMemOp", wait_and_reset),
+        patch.object(driver, "cuStreamBatchMemOp", operated),
         patch.object(driver, "cuMemcpyAsync", copied),
     ):
         products._STATES.clear()

@@ -23,43 +23,31 @@ class Watchdog:
     def __init__(self, finished: Callable[[], bool], timeout_s: float, expired: Callable[[], None]) -> None:
         self._finished, self._timeout_s, self._expired = finished, timeout_s, expired
         self._calls = 0
-        self._begun = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def call(self) -> None:
-        """A call was started."""
+        """A call was started. Wakes nobody: a thread that runs takes the interpreter from the one that calls."""
         self._calls += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="tilewright watchdog", daemon=True)
             self._thread.start()
-        if not self._begun.is_set():
-            self._begun.set()
 
     def stop(self) -> None:
         """No further calls are watched."""
-        self._stopped = True
-        self._begun.set()
+        self._stopped.set()
 
     def _watch(self) -> None:
         _never_disturb_captures()
-        while True:
-            self._begun.wait()
-            self._begun.clear()
-            if self._stopped or not self._ends():
-                return
-
-    def _ends(self) -> bool:
-        """Wait until the last call has ended. False where it does not in time."""
         seen, since = -1, 0.0
-        while not self._stopped and not self._finished():
+        while not self._stopped.wait(min(self._timeout_s / 20, 1.0)):
             if self._calls != seen:
                 seen, since = self._calls, time.monotonic()
+            elif self._finished():
+                since = time.monotonic()
             elif time.monotonic() - since > self._timeout_s:
                 self._expired()
-                return False
-            time.sleep(min(self._timeout_s / 20, 1.0))
-        return True
+                return
 
 
 def _never_disturb_captures() -> None:

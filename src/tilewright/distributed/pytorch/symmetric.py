@@ -1,8 +1,8 @@
 """The steps of a timeline on a GPU: products by our kernels, data by copy engines, flags by operations of streams.
 
-Copy engines push rows into symmetric memory of the peers, which needs no SM. A flag is set by a copy of one word behind
-the data, in stream order. A wait is `cuStreamBatchMemOp` (wait for 1, write 0): no block spins, so that products may
-fill the GPU. All of it can be captured in a CUDA graph, because no value lives on the host.
+Copy engines push rows into symmetric memory of the peers, which needs no SM. Flags are set and waited for by
+`cuStreamBatchMemOp` (write 1; wait for 1, write 0), whose writes come behind a barrier of the system: a copy of one
+word may overtake the data before it. No block spins, so that products may fill the GPU. All of it can be captured in a CUDA graph, because no value lives on the host.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ class Workspace:
         flags.zero_()
         flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
-        self.one = torch.ones(1, dtype=torch.int32, device=device)
         self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
         self.recording = torch.cuda.Stream(device)
         """On which graphs are recorded."""
@@ -243,10 +242,12 @@ class Program:
         workspace = self.workspace
         match step:
             case Await():
-                return self._wait(workspace.flag(workspace.rank, step.peer, step.channel))
+                flag = workspace.flag(workspace.rank, step.peer, step.channel)
+                return self._operations(_wait_and_reset(self._driver, flag))
             case Signal():
-                flag, one = workspace.flag(step.peer, workspace.rank, step.channel), workspace.one.data_ptr()
-                return self._copy(flag, lambda call: one, 4)
+                return self._operations(
+                    _write_one(self._driver, workspace.flag(step.peer, workspace.rank, step.channel))
+                )
             case Copy():
                 return self._copied(step)
             case Add():
@@ -325,14 +326,14 @@ class Program:
 
         return start
 
-    def _wait(self, address: int) -> Action:
-        start_all, success = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS
-        operations = _wait_and_reset(self._driver, address)
+    def _operations(self, operations: list[Any]) -> Action:
+        """Operations of a stream on flags."""
+        start_all, success, count = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS, len(operations)
 
         def start(call: Call, stream: int) -> None:
-            (status,) = start_all(stream, 2, operations, 0)
+            (status,) = start_all(stream, count, operations, 0)
             if status is not success:
-                driver_answer((status,), "waiting for another GPU")
+                driver_answer((status,), "waiting for another GPU, or telling it that data is there")
 
         return start
 
@@ -358,14 +359,24 @@ def _alike(tensor: Any) -> Any:
 
 def _wait_and_reset(driver: Any, address: int) -> list[Any]:
     """Operations of a stream: wait until a word is 1, then write 0."""
-    kinds = driver.CUstreamBatchMemOpType
-    wait, reset = driver.CUstreamBatchMemOpParams(), driver.CUstreamBatchMemOpParams()
-    wait.waitValue.operation = kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+    wait = driver.CUstreamBatchMemOpParams()
+    wait.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
     wait.waitValue.address = driver.CUdeviceptr(address)
     wait.waitValue.value = driver.cuuint32_t(1)
     wait.waitValue.flags = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
-    reset.writeValue.operation = kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
-    reset.writeValue.address = driver.CUdeviceptr(address)
-    reset.writeValue.value = driver.cuuint32_t(0)
-    reset.writeValue.flags = int(driver.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT)
-    return [wait, reset]
+    return [wait, *_write(driver, address, 0)]
+
+
+def _write_one(driver: Any, address: int) -> list[Any]:
+    """The operation of a stream that sets a flag. All that the stream has done before is seen by whoever sees the flag:
+    a barrier of the system comes before the word."""
+    return _write(driver, address, 1)
+
+
+def _write(driver: Any, address: int, value: int) -> list[Any]:
+    write = driver.CUstreamBatchMemOpParams()
+    write.writeValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32
+    write.writeValue.address = driver.CUdeviceptr(address)
+    write.writeValue.value = driver.cuuint32_t(value)
+    write.writeValue.flags = int(driver.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT)
+    return [write]

@@ -32,6 +32,7 @@ warnings.simplefilter("ignore")
 GATHERS = [Plan("gather"), Plan("gather merged"), ARRIVING]
 SCATTERS = [
     Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged"),
+    Plan("scatter added"),
     SHARED,
 ]  # fmt: skip
 

@@ -45,6 +45,7 @@ SCATTERS: dict[str, Steps] = {
     "one piece": reduce_scatter_steps,
     "three pieces": partial(reduce_scatter_steps, pieces=3),
     "direct": partial(reduce_scatter_steps, pieces=2, direct=True),
+    "added": partial(reduce_scatter_steps, adds=True),
     "merged": merged_reduce_scatter_steps,
     "shared": shared_reduce_scatter_steps,
 }

@@ -17,7 +17,14 @@ from tilewright.distributed.timeline import (
 )
 
 Kind = Literal[
-    "gather", "gather merged", "gather arriving", "scatter", "scatter direct", "scatter merged", "scatter shared"
+    "gather",
+    "gather merged",
+    "gather arriving",
+    "scatter",
+    "scatter direct",
+    "scatter added",
+    "scatter merged",
+    "scatter shared",
 ]
 
 
@@ -25,7 +32,8 @@ Kind = Literal[
 class Plan:
     """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
     one product whose kernel waits for the rows of each rank. scatter: products of pieces, which copy engines send.
-    scatter direct: products write into the memory of the owner. scatter merged: one product of all rows.
+    scatter direct: products write into the memory of the owner. scatter added: what others sent is added to the product of
+    own rows when it is done. scatter merged: one product of all rows.
     scatter shared: one product, whose kernels on all ranks add up.
 
     pieces: of the rows of each rank, in a scatter.
@@ -51,7 +59,8 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
         return shared_reduce_scatter_steps(rank, rows)
     if plan.kind == "scatter merged":
         return merged_reduce_scatter_steps(rank, rows)
-    return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=plan.kind == "scatter direct")
+    direct, adds = plan.kind == "scatter direct", plan.kind == "scatter added"
+    return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=direct, adds=adds)
 
 
 _NEARLY = 1.03
@@ -60,7 +69,7 @@ GATHERS = Plan("gather"), Plan("gather merged")
 ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")
 """By one kernel on each rank; not among those that are chosen until they are measured."""
 
-SCATTERS = Plan("scatter merged"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
+SCATTERS = Plan("scatter merged"), Plan("scatter added"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
 
 
 def candidates(gathers: bool) -> tuple[Plan, ...]:

@@ -192,11 +192,14 @@ def _multiplied(steps: list[Step], product: Multiply) -> tuple[int, ...]:
     return (len(steps) - 1,)
 
 
-def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, direct: bool = False) -> tuple[Step, ...]:
+def reduce_scatter_steps(
+    rank: int, rows: Sequence[int], *, pieces: int = 1, direct: bool = False, adds: bool = False
+) -> tuple[Step, ...]:
     """The sum over ranks of products, of which each rank keeps its own rows.
 
     A rank multiplies the rows of the next ranks first, and pushes each piece to its owner when it is done. Own rows
     come last, and what the others sent is added to their accumulators. direct: products write into the owner's memory.
+    adds: what the others sent is added when own rows are done, so that these wait for nothing; one piece.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
     products = 0
@@ -216,7 +219,12 @@ def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, dir
                 steps.append(Copy(Lane.COPIES, partial, received, peer, done))
             steps.append(Signal(Lane.COPIES, peer, DATA + number, done))
     others, last = [peer for peer in range(ranks) if peer != rank], list[int]()
-    for number, (first, count) in enumerate(pieces_of(rows[rank], pieces)):
+    if adds and rows[rank]:
+        own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
+        steps.append(Multiply(Lane.CALLER, Rows(Buffer.A, starts[rank], rows[rank]), own))
+        steps += _added(rank, rows, others)
+        last.append(len(steps) - 1)
+    for number, (first, count) in enumerate(() if adds else pieces_of(rows[rank], pieces)):
         lane = (Lane.CALLER, Lane.SECOND)[products % 2]
         products += 1
         steps += [Await(lane, peer, DATA + number) for peer in others]
@@ -225,6 +233,15 @@ def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, dir
         steps.append(Multiply(lane, source, target, added))
         last.append(len(steps) - 1)
     return (*steps, *(Signal(Lane.COPIES, peer, FREE, tuple(last)) for peer in others if last))
+
+
+def _added(rank: int, rows: Sequence[int], others: Sequence[int]) -> list[Step]:
+    """Own rows of the partial product and those that the others have sent, added in the order of the ranks."""
+    own = Rows(Buffer.PARTIAL, starts_of(rows)[rank], rows[rank])
+    sent = {peer: Rows(Buffer.RECEIVED, slot_of(peer, rank, rows), rows[rank]) for peer in others}
+    parts = tuple({**sent, rank: own}[i] for i in range(len(rows)))
+    waits: list[Step] = [Await(Lane.CALLER, peer, DATA) for peer in others]
+    return [*waits, Add(Lane.CALLER, parts, Rows(Buffer.RESULT, 0, rows[rank]))]
 
 
 def _awaited(steps: list[Step], peer: int) -> tuple[int, ...]:
@@ -247,12 +264,7 @@ def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, .
     if not rows[rank]:
         return tuple(steps)
     others = [peer for peer in range(ranks) if peer != rank]
-    steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
-    own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
-    sent = {peer: Rows(Buffer.RECEIVED, slot_of(peer, rank, rows), rows[rank]) for peer in others}
-    steps.append(
-        Add(Lane.CALLER, tuple({**sent, rank: own}[i] for i in range(ranks)), Rows(Buffer.RESULT, 0, rows[rank]))
-    )
+    steps += _added(rank, rows, others)
     return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))
 
 

@@ -12,9 +12,12 @@ python benchmarks/overlap.py --kernels [--shapes 2048x3584x8192,...] [--out FILE
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
 from overlap_ways import drawn_problems, measure, measure_kernels
 
@@ -36,6 +39,62 @@ MEASURED = {
 }
 """Two H200s, driver 580.159, torch 2.11, 2026-11-22, us: `torch.mm` alone, and NCCL and `torch.mm` in turn; with an
 all-gather, and with a reduce-scatter."""
+
+
+RECORDS = Path(__file__).parent / "results"
+RECORD, DRAWN = RECORDS / "overlap_h100x2.json", RECORDS / "overlap_drawn_h100x2.json"
+"""What `--measure` and `--drawn` wrote."""
+
+
+def record(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def measured_ways() -> list[str]:
+    """The chosen plan beside the product alone, and beside NCCL and cuBLAS in turn; and whence the figures are."""
+    lines = [
+        "| M x N x K | | alone | in turn: eager | graph | chosen: eager | graph | over alone | of in turn: eager | graph "
+        "| plan | fastest plan, graph |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    found = record(RECORD)
+    for one in found["times"]:
+        eager, graph = one["eager"], one["graph"]
+        alone = min(graph["alone"], graph["torch.mm alone"])
+        plans = {name: us for name, us in graph.items() if name.startswith(one["kind"])}
+        fastest = min(plans, key=lambda name: plans[name])
+        told = (
+            " x ".join(map(str, one["shape"])), one["kind"], f"{alone:.0f}",
+            f"{eager['in turn']:.0f}", f"{graph['in turn']:.0f}", f"{eager['chosen']:.0f}", f"{graph['chosen']:.0f}",
+            f"{graph['chosen'] / alone:.2f}", f"{eager['chosen'] / eager['in turn']:.2f}",
+            f"{graph['chosen'] / graph['in turn']:.2f}", one["plan"], f"{fastest}: {plans[fastest]:.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(told)} |")
+    return [*lines, "", _whence(found["origin"])]
+
+
+def drawn_summary() -> list[str]:
+    """The chosen plan over NCCL and cuBLAS in turn, of problems that were drawn."""
+    found = record(DRAWN)
+    lines = ["| drawn problems | geometric mean | slowest | slower than in turn | ", "|---|---|---|---|"]
+    for kind, issue in (("gather", "eager"), ("gather", "graph"), ("scatter", "eager"), ("scatter", "graph")):
+        some = [one for one in found["times"] if one["kind"] == kind]
+        ratios = {tuple(one["shape"]): one[issue]["chosen"] / one[issue]["in turn"] for one in some}
+        worst = max(ratios, key=lambda shape: ratios[shape])
+        slower = sum(ratio > 1 for ratio in ratios.values())
+        lines.append(
+            f"| {kind}, {issue} | {geometric_mean(ratios.values()):.2f} "
+            f"| {ratios[worst]:.2f} ({' x '.join(map(str, worst))}) | {slower} of {len(ratios)} |"
+        )
+    return [*lines, "", _whence(found["origin"])]
+
+
+def _whence(origin: dict[str, Any]) -> str:
+    return (
+        f"{origin['ranks']} x {origin['gpu']}, driver {origin['driver']}, torch {origin['torch']}, "
+        f"{origin['date'][:10]}, {origin['commit']}: `{origin['command']}`"
+    )
 
 
 def work_of(shape: tuple[int, int, int], gathers: bool, ranks: int) -> Work:
@@ -83,7 +142,7 @@ def by_ranks(link: Link) -> list[str]:
 
 
 def tables() -> str:
-    parts = (against_measurements(), by_ranks(NVLINK_4), by_ranks(NETWORK_400))
+    parts = (measured_ways(), drawn_summary(), against_measurements(), by_ranks(NVLINK_4), by_ranks(NETWORK_400))
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 

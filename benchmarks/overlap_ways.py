@@ -27,9 +27,9 @@ Way = Callable[[], Any]
 Shape = tuple[int, int, int]
 
 
-def gathering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[str, Way], Any, Any]:
-    """The ways to gather rows and multiply them in bf16, the result in f32, and the bound of its error. every: way;
-    else the one that is chosen, and NCCL and cuBLAS in turn."""
+def gathering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[str, Way], Any, Any, str]:
+    """The ways to gather rows and multiply them in bf16, the result in f32, the bound of its error, and which plan is
+    chosen. every: way; else the one that is chosen, and NCCL and cuBLAS in turn."""
     import torch
     import torch.distributed as dist
 
@@ -54,10 +54,11 @@ def gathering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[st
             ways[str(plan)] = lambda plan=plan: products.computed(
                 GATHER, shard, (b,), dist.group.WORLD, PLAIN, None, plan
             )[0]
-    return ways, whole.float() @ b.float(), 2.0**-7 * (whole.float().abs() @ b.float().abs())
+    plan = products.known_of(GATHER, shard, (b,), dist.group.WORLD, PLAIN, None).plan
+    return ways, whole.float() @ b.float(), 2.0**-7 * (whole.float().abs() @ b.float().abs()), str(plan)
 
 
-def scattering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[str, Way], Any, Any]:
+def scattering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[str, Way], Any, Any, str]:
     """The same for products whose sums are scattered; the result of the product alone is not compared."""
     import torch
     import torch.distributed as dist
@@ -88,7 +89,8 @@ def scattering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[s
             ways[str(plan)] = lambda plan=plan: products.computed(
                 SCATTER, a, (b,), dist.group.WORLD, PLAIN, None, plan
             )[0]
-    return ways, own, 2.0**-6 * limit
+    plan = products.known_of(SCATTER, a, (b,), dist.group.WORLD, PLAIN, None).plan
+    return ways, own, 2.0**-6 * limit, str(plan)
 
 
 def drawn(*shape: int, seed: int) -> Any:
@@ -159,7 +161,7 @@ def timed_us(way: Way, repetitions: int) -> tuple[float, float]:
     return time_us, host_us
 
 
-def measured(ways: dict[str, Way], expected: Any, bound: Any, graphs: bool) -> dict[str, Any]:
+def measured(ways: dict[str, Way], expected: Any, bound: Any, plan: str, graphs: bool) -> dict[str, Any]:
     """Times of all ways in turn, and which results were wrong."""
     wrong = [name for name, way in ways.items() if is_wrong(way(), expected, bound)]
     all_ways = {"eager": ways}
@@ -171,11 +173,11 @@ def measured(ways: dict[str, Way], expected: Any, bound: Any, graphs: bool) -> d
         for _ in range(ROUNDS)
     ]
     found: dict[str, Any] = {
-        kind: {name: round(statistics.median(one[kind][name][0] for one in rounds), 2) for name in some}
+        kind: {name: round(statistics.median(one[kind][name][0] for one in rounds), 1) for name in some}
         for kind, some in all_ways.items()
     }
-    found["host"] = {name: round(min(one["eager"][name][1] for one in rounds), 2) for name in ways}
-    return found | ({"wrong": wrong} if wrong else {})
+    found["host"] = {name: round(min(one["eager"][name][1] for one in rounds)) for name in ("in turn", "chosen")}
+    return {"plan": plan, **found} | ({"wrong": wrong} if wrong else {})
 
 
 def is_wrong(result: Any, expected: Any, bound: Any) -> bool:
@@ -211,8 +213,8 @@ def measure(problems: Sequence[tuple[str, Shape]], out: str, *, every: bool, gra
         if rank == 0:
             print("x".join(map(str, shape)), kind, json.dumps(found), flush=True)
             if out:
-                lines = ",\n".join(json.dumps(one) for one in times)
-                Path(out).write_text(f'{{"origin": {json.dumps(origin)},\n"times": [\n{lines}\n]}}\n')
+                lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in times)
+                Path(out).write_text(f'{{"origin":{json.dumps(origin)},\n"times":[\n{lines}\n]}}\n')
     dist.all_reduce(failed)
     torch.cuda.synchronize()
     dist.destroy_process_group()

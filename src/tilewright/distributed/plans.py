@@ -32,9 +32,9 @@ Kind = Literal[
 class Plan:
     """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
     one product whose kernel waits for the rows of each rank. scatter: products of pieces, which copy engines send.
-    scatter direct: products write into the memory of the owner. scatter added: what others sent is added to the product of
-    own rows when it is done. scatter merged: one product of all rows.
-    scatter shared: one product, whose kernels on all ranks add up.
+    scatter direct: products write into the memory of the owner. scatter added: what others sent is added to the product
+    of own rows when it is done. scatter merged: one product of all rows. scatter shared: one product, whose kernels on
+    all ranks add up.
 
     pieces: of the rows of each rank, in a scatter.
     """

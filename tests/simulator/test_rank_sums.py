@@ -19,11 +19,9 @@ from tilewright.errors import LoweringError, SimulationError
 from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
 from tilewright.ir.expr import ONE, ZERO
 from tilewright.ir.kernel import (
-    LEAD,
     MOST_ROWS,
     OWN_RANK,
     OWN_ROW,
-    OWN_TILE_ROWS,
     RANK_FLAGS,
     RANK_SUMS,
     SHARD_STARTS,
@@ -32,7 +30,6 @@ from tilewright.ir.kernel import (
 )
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma_presets import one_tile
-from tilewright.planning.stack import Shards
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, RanksRun, simulate_ranks
@@ -46,7 +43,7 @@ def built(gemm: Gemm, name: str = "cooperative") -> Build:
     return replace(build(gemm, schedule_at(gemm, config)), split_k=SplitK.RANKS)
 
 
-def ranks_of(kernel: Kernel, gemm: Gemm, rows: Sequence[int], at_once: int = 132) -> tuple[list[Operands], list[Rank]]:
+def ranks_of(kernel: Kernel, gemm: Gemm, rows: Sequence[int]) -> tuple[list[Operands], list[Rank]]:
     """A part of k for each rank, and nothing received yet."""
     starts = [0, *accumulate(rows)]
     tiles = -(-max(rows) // kernel.tile["m"]) * (-(-gemm.n // kernel.cluster_tile["n"]) + 1)
@@ -60,10 +57,7 @@ def ranks_of(kernel: Kernel, gemm: Gemm, rows: Sequence[int], at_once: int = 132
             RANK_SUMS: np.full(elements, poison),
             RANK_FLAGS: np.zeros(len(rows) * tiles * 4, np.int32),
         }
-        names = SHARDS, OWN_ROW, OWN_RANK, MOST_ROWS, OWN_TILE_ROWS, LEAD
-        columns = -(-gemm.n // kernel.cluster_tile["n"])
-        shards = Shards(tuple(rows), rank, summed=True)
-        numbers = dict(zip(names, shards.numbers(kernel.cluster_tile["m"], columns, at_once), strict=True))
+        numbers = {SHARDS: len(rows), OWN_ROW: starts[rank + 1] % gemm.m, OWN_RANK: rank, MOST_ROWS: max(rows)}
         found.append(Rank(one, {name.name: value for name, value in numbers.items()}, tables))
     return operands, found
 
@@ -103,28 +97,6 @@ def test_each_rank_has_the_sum_of_its_rows(name: str, rows: tuple[int, ...], blo
         here = slice(starts[rank], starts[rank + 1])
         assert (abs(one - exact[here]) <= 2.0**-7 * bound[here]).all()
     assert not any(memory[RANK_FLAGS].any() for run in runs for memory in run.memory)
-
-
-@pytest.mark.parametrize(
-    ("name", "ranks", "blocks"),
-    [("cooperative", 2, 1), ("swap-AB", 2, 2), pytest.param("ping-pong", 3, 1, marks=pytest.mark.slow),
-     pytest.param("cluster", 2, 2, marks=pytest.mark.slow)],
-)  # fmt: skip
-def test_own_tiles_begin_among_those_of_others(name: str, ranks: int, blocks: int) -> None:
-    """With one item at once four are ahead; own items wait for none that comes later."""
-    tile = built(SMALL, name).kernel
-    rows = (2 * tile.cluster_tile["m"],) * ranks
-    gemm = Gemm(sum(rows), 3 * tile.cluster_tile["n"] - 8, 64, BF16, out=BF16)
-    kernel = built(gemm, name).kernel
-    operands, given = ranks_of(kernel, gemm, rows, at_once=1)
-    assert given[0].arguments["lead"] < given[0].arguments["own_tile_rows"] * 3 * (ranks - 1)
-    exact = sum(one.matrix("A").astype(float) @ one.matrix("B").astype(float) for one in operands)
-    bound = sum(abs(one.matrix("A").astype(float)) @ abs(one.matrix("B").astype(float)) for one in operands)
-    run = run_of(kernel, given, resident_blocks=blocks)
-    for rank, own in enumerate(own_rows(gemm, run, rows)):
-        here = slice(rank * rows[0], (rank + 1) * rows[0])
-        assert (abs(own - exact[here]) <= 2.0**-7 * bound[here]).all()
-    assert not any(memory[RANK_FLAGS].any() for memory in run.memory)
 
 
 SMALL = Gemm(256, 128, 64, BF16, out=BF16)

@@ -65,10 +65,6 @@ RANK_SUMS, RANK_FLAGS = "rank_sums", "rank_flags"
 OWN_RANK, MOST_ROWS = Var("own_rank"), Var("most_rows")
 """The number of the running rank, and the most rows that a rank keeps."""
 
-OWN_TILE_ROWS, LEAD = Var("own_tile_rows"), Var("lead")
-"""Rows of work items at the end of the order that are the running rank's and begin among those of the others, and how
-many items of the others come before the first of them."""
-
 OWN_ROW = Var("own_row")
 """The row of C with whose tiles a kernel begins that shares its work with other ranks."""
 
@@ -290,8 +286,7 @@ class Kernel:
     def shard_numbers(self) -> tuple[Parameter, ...]:
         """The numbers of a kernel that shares its work with other ranks."""
         across = self.split_k is SplitK.RANKS
-        summed = (SHARDS, OWN_ROW, OWN_RANK, MOST_ROWS, OWN_TILE_ROWS, LEAD)
-        names = summed if across else (SHARDS, OWN_ROW) if self.arriving else ()
+        names = (SHARDS, OWN_ROW, OWN_RANK, MOST_ROWS) if across else (SHARDS, OWN_ROW) if self.arriving else ()
         return tuple(Parameter(one.name, I32) for one in names)
 
     @property

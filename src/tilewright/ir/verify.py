@@ -17,11 +17,9 @@ from tilewright.ir.kernel import (
     CAPACITY,
     FIRST_GROUP,
     GROUPS,
-    LEAD,
     MOST_ROWS,
     OWN_RANK,
     OWN_ROW,
-    OWN_TILE_ROWS,
     PART_OF_K,
     SHARDS,
     step_of,
@@ -56,7 +54,7 @@ from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
     *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
-    *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name, OWN_TILE_ROWS.name, LEAD.name),
+    *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name),
     *(BATCH.name, GROUPS.name, FIRST_GROUP.name, CAPACITY.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )
 

@@ -13,10 +13,10 @@ from tilewright.dtypes import I32
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import FenceProxy, Scope, WaitFlag
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Expr, Load, Op, Select, Var, binary, both
-from tilewright.ir.kernel import LEAD, OWN_TILE_ROWS, SHARD_FLAGS, SHARD_STARTS, SHARDS
+from tilewright.ir.expr import ONE, ZERO, Expr, Load, Op, Var, binary, both
+from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS
 from tilewright.ir.program import Axis, Program, Route
-from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.work import Problems, SplitK, Walk
 
 _SHARD = Var("shard")
@@ -42,33 +42,6 @@ def wait_for_rows(rows: Axis) -> Body:
 def from_row(tile_row: Expr, tile_rows: Expr, first: Expr) -> Expr:
     """The row of tiles that comes after `tile_row` others, where row `first` comes first: in a circle."""
     return binary(Op.MOD, tile_row + first, tile_rows)
-
-
-def in_turn(number: Expr, rows: Expr, columns: Expr) -> tuple[Body, Expr, Expr, Expr]:
-    """The order of work items of which the last rows are the running rank's: so many others first, then one of its own
-    and one of the others in turn, then the rest of its own. So tiles leave for other ranks over most of the time.
-
-    An own item waits for the other ranks' items that come earlier in their order, so that no rank waits for one that
-    waits for it. Returns names; then, of the item `number`, its number in its part of the rows, their count, and the
-    first of them.
-    """
-    others, ahead, item, is_own, first = (
-        Var(name) for name in ("items_of_others", "items_ahead", "item", "is_own", "first_row_of_part")
-    )
-    behind = Var("items_in_turn")
-    mixed = both(binary(Op.LE, LEAD, number), binary(Op.LT, number, others * 2 - LEAD))
-    assert mixed is not None
-    own = binary(Op.EQ, behind % 2, 0)
-    lets: Body = (
-        Let(others.name, (rows - OWN_TILE_ROWS) * columns, "before own ones, but for those in turn"),
-        Let(behind.name, binary(Op.MAX, number - LEAD, 0)),
-        Let(ahead.name, Select(own, others, LEAD)),
-        Let(item.name, Select(mixed, ahead + behind // 2, number)),
-        Let(is_own.name, binary(Op.LE, others, item)),
-        Let(first.name, Select(is_own, rows - OWN_TILE_ROWS, ZERO)),
-    )
-    height = Select(is_own, OWN_TILE_ROWS, rows - OWN_TILE_ROWS)
-    return lets, item - first * columns, height, first
 
 
 def check_arrivals(program: Program) -> None:

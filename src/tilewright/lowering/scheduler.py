@@ -24,7 +24,7 @@ from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Varia
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
 from tilewright.ir.work import Problems, SplitK, Walk
-from tilewright.lowering.arrivals import from_row, in_turn
+from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
     RANK,
     ROUND,
@@ -365,22 +365,16 @@ class Scheduler:
         program = self.program
         if program.raster is None:
             return tuple(let for loop in program.grid_loops for let in bound(program, loop, hardware_number(loop)))
-        named: Body = ()
-        first: Expr = ZERO
-        rows, columns = self.tile_counts
-        if self.plan.split_k is SplitK.RANKS:
-            named, number, rows, first = in_turn(number, rows, columns)
-        lets = raster(program.raster, number, rows, columns, *self.tile_axes)
-        lets[-2:] = [self._in_cluster(self._by_arrival(let, first)) for let in lets[-2:]]
-        return (*named, *lets)
+        lets = raster(program.raster, number, *self.tile_counts, *self.tile_axes)
+        lets[-2:] = [self._in_cluster(self._by_arrival(let)) for let in lets[-2:]]
+        return tuple(lets)
 
-    def _by_arrival(self, let: Let, first: Expr) -> Let:
-        """Where ranks share the work, the rows of tiles begin with the first whole one from the given row on. first:
-        of the part of the rows in which the tile is counted."""
+    def _by_arrival(self, let: Let) -> Let:
+        """Where ranks share the work, the rows of tiles begin with the first whole one from the given row on."""
         rows, _ = self.tile_axes
         if not (self.program.arriving or self.plan.split_k is SplitK.RANKS) or let.name != rows.name:
             return let
-        return replace(let, value=from_row(first + let.value, self.tile_counts[0], self._rows_of(OWN_ROW)))
+        return replace(let, value=from_row(let.value, self.tile_counts[0], self._rows_of(OWN_ROW)))
 
     def _in_cluster(self, let: Let) -> Let:
         """A coordinate of the tile of the cluster becomes that of the running block."""

@@ -135,7 +135,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
         told = (*_tables(request.shards), *guards_of(request.guard))
-        shards = _numbers(request.shards, built.kernel, gemm, kernels.spec)
+        shards = () if request.shards is None else request.shards.numbers
         nowhere = (0,) * (len(gemm.matrices) + len(told))
         values = (*arguments(gemm, nowhere), *shards, *(() if stack is None else steps_of(stack, gemm)))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
@@ -251,15 +251,6 @@ def _parts(
     pointers = (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards)
     first = _product(launch, pointers, request, config)
     return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
-
-
-def _numbers(shards: Shards | None, kernel: Kernel, gemm: Gemm, spec: DeviceSpec) -> tuple[int, ...]:
-    """What a launch of ranks that share a product is told."""
-    if shards is None:
-        return ()
-    m, n = kernel.cluster_tile["m"], kernel.cluster_tile["n"]
-    blocks = m * n // (kernel.tile["m"] * kernel.tile["n"])
-    return shards.numbers(m, ceil_div(gemm.n, n), spec.sm_count // blocks)
 
 
 def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:

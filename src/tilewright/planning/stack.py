@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from tilewright.units import ceil_div
-
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -19,11 +17,6 @@ class Stack:
     b: int
     c: int
     added: tuple[int, ...] = ()
-
-
-_LEAD_WAVES = 4
-"""Of blocks, whose tiles leave before an own tile needs what the others have sent: blocks of ping-pong run two tiles at
-once, and data take as long as some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +33,13 @@ class Shards:
         """The first row of each rank, and the one behind the last."""
         return tuple(accumulate(self.rows, initial=0))
 
-    def numbers(self, tile_rows: int, columns: int, items_at_once: int) -> tuple[int, ...]:
-        """What a launch is told, as `Kernel.shard_numbers` orders it. Tiles of own rows come first where rows arrive;
-        where sums leave, in turn with the others, or last where ranks have not as many whole rows of tiles each.
-
-        tile_rows: rows of C of a work item. columns: items beside each other. items_at_once: that run together.
-        """
-        ranks, all_rows = len(self.rows), sum(self.rows)
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What a launch is told, as `Kernel.shard_numbers` orders it. Tiles of own rows come first where rows arrive,
+        and last where sums leave."""
         if not self.summed:
-            return ranks, self.starts[self.rank]
-        own, lead = 0, ceil_div(all_rows, tile_rows) * columns
-        if len(set(self.rows)) == 1 and self.rows[0] % tile_rows == 0:
-            own = self.rows[0] // tile_rows
-            lead = min((ranks - 1) * own * columns, (ranks - 2) * own * columns + _LEAD_WAVES * items_at_once)
-        return ranks, self.starts[self.rank + 1] % max(all_rows, 1), self.rank, max(self.rows), own, lead
+            return len(self.rows), self.starts[self.rank]
+        return len(self.rows), self.starts[self.rank + 1] % max(sum(self.rows), 1), self.rank, max(self.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ def record(path: Path) -> dict[str, Any]:
 def measured_ways() -> list[str]:
     """The chosen plan beside the product alone, and beside NCCL and cuBLAS in turn; and whence the figures are."""
     lines = [
-        "| M x N x K | | alone | in turn: eager | graph | chosen: eager | graph | over alone | of in turn: eager | graph "
-        "| plan | fastest plan, graph |",
+        "| M x N x K | | alone | in turn: eager | graph | chosen: eager | graph | over alone | of in turn: eager "
+        "| graph | plan | fastest plan, graph |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     found = record(RECORD)

@@ -24,7 +24,7 @@ from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
 
 warnings.simplefilter("ignore")
@@ -230,12 +230,19 @@ def plans_of() -> set[Any]:
     return {known.plan for known in products.state_of(dist.group.WORLD).known.values()}
 
 
-def case_one_kernel_is_asked_for(rank: int, ranks: int) -> None:
+def first(plan: Plan) -> Any:
+    """The plan that is chosen, as long as all ranks have what it needs."""
+    return patch.object(products, "ranked", lambda *given: (plan, Plan(plan.kind.split()[0])))
+
+
+def case_one_kernel_is_chosen(rank: int, ranks: int) -> None:
     shards, b = [integers(8, 16, seed=i) for i in range(ranks)], integers(16, 8, seed=9)
-    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL="1"):
-        assert torch.equal(all_gather_matmul(shards[rank], b), torch.cat(shards) @ b)
-        whole = sum(shard @ b for shard in shards)
-        assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
+    with gpus():
+        with first(ARRIVING):
+            assert torch.equal(all_gather_matmul(shards[rank], b), torch.cat(shards) @ b)
+        with first(SHARED):
+            whole = sum(shard @ b for shard in shards)
+            assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
         assert plans_of() == {ARRIVING, SHARED}
 
 
@@ -245,20 +252,10 @@ def case_a_rank_without_the_kernel_makes_all_do_without(rank: int, ranks: int) -
     def refused(*given: Any, **options: Any) -> None:
         raise LaunchError("No such kernel here.")
 
-    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL="1"):
-        with patch.object(Arriving, "start", refused if rank else Arriving.start):
+    with gpus():
+        with first(ARRIVING), patch.object(Arriving, "start", refused if rank else Arriving.start):
             assert torch.equal(all_gather_matmul(shards[rank], b), torch.cat(shards) @ b)
-        with patch.object(Summed, "words", frozenset({((8,), f"kernel {rank}")})):
+        with first(SHARED), patch.object(Summed, "words", frozenset({((8,), f"kernel {rank}")})):
             whole = sum(shard @ b for shard in shards)
             assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
-        assert not plans_of() & {ARRIVING, SHARED}
-
-
-def case_one_rank_alone_asks_for_one_kernel(rank: int, ranks: int) -> None:
-    with gpus(), patch.dict(os.environ, TILEWRIGHT_ONE_KERNEL=str(rank)):
-        try:
-            all_gather_matmul(integers(8, 16, seed=rank), integers(16, 8, seed=9))
-        except ProblemError as error:
-            assert "agree about options" in str(error) and "TILEWRIGHT_ONE_KERNEL=1" in str(error)
-        else:
-            raise AssertionError("no error")
+        assert plans_of() == {Plan("gather"), Plan("scatter")}

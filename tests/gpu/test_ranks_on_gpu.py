@@ -26,9 +26,7 @@ def test_on_two_gpus(found: dict[str, list[str]], case: str) -> None:
     assert not found[case], "\n".join(found[case])
 
 
-@pytest.mark.parametrize("one_kernel", ["0", "1"])
-def test_a_rank_whose_peer_dies_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_kernel: str) -> None:
-    monkeypatch.setenv("TILEWRIGHT_ONE_KERNEL", one_kernel)
+def test_a_rank_whose_peer_dies_ends(tmp_path: Path) -> None:
     began = time.monotonic()
     codes = finished("dying_cases", tmp_path, gpus=True, timeout_s=10)
     log = (tmp_path / "0.log").read_text()

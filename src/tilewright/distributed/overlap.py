@@ -41,6 +41,29 @@ _SHARE_OF_DRAM = 0.85
 _LAUNCH_US = 4.0
 """Of a product, beside its tiles: launch, first loads, last stores; a guess."""
 
+# Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
+
+_CALL_US = 12.0
+"""Of a call, beside its steps: streams that fork and join."""
+
+_BESIDE = 1.055
+"""What tiles take longer where a call has several products, one beginning while another one ends."""
+
+_WITH_ADDED = 1.2
+"""What tiles take longer whose epilogue adds what others sent."""
+
+_ARRIVING, _SHARED = 1.01, 1.04
+"""What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
+
+_SHARED_US, _SHARED_GB_PER_S = 25.0, 300.0
+"""Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
+are multiplied for as long as the link is slower than these."""
+
+_SHARE_OF_LOCAL_COPY = 0.35
+"""Of the nominal bandwidth, that a copy inside a GPU reaches, read and written."""
+
+_LOCAL_COPY_US = 7.0
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -95,7 +118,7 @@ def in_turn_us(gathers: bool, work: Work, costs: Costs) -> float:
     """The time of a collective and a product, one after the other."""
     width = work.k * work.element_bytes if gathers else work.columns * work.result_bytes
     others = sum(work.rows) - min(work.rows)
-    return alone_us(work, costs) + costs.link.collective_us + others * width / costs.link.gb_per_s / 1e3
+    return alone_us(work, costs) + costs.link.collective_us + others * width / costs.link.collective_gb_per_s / 1e3
 
 
 def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> float:
@@ -130,7 +153,7 @@ class _Ranks:
             at, place = min(ready)
             self._run(at, place)
         assert not any(self.lanes.values()), "the ranks wait for each other"
-        return max(end for ended in self.ended for end in ended.values())
+        return _CALL_US + max(end for ended in self.ended for end in ended.values())
 
     def _ready(self, place: tuple[int, Lane]) -> float | None:
         """When the next step of a lane can begin, as far as is known; None where a step that it waits for has not
@@ -173,7 +196,9 @@ class _Ranks:
                 end = at
             case Copy():
                 width = self._width(step.target.buffer)
-                local = 2 * step.source.count * width / self.costs.dram_bytes_per_us
+                local = _LOCAL_COPY_US + 2 * step.source.count * width * _SHARE_OF_DRAM / (
+                    self.costs.dram_bytes_per_us * _SHARE_OF_LOCAL_COPY
+                )
                 end = at + (local if step.peer is None else link.copy_us(step.source.count * width))
             case Add():
                 moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
@@ -189,7 +214,11 @@ class _Ranks:
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
         sms, end = self.sms[rank], at
-        for arrived, each in self._tiles(at, rank, step):
+        products = sum(isinstance(one, Multiply) for one in self.steps[rank])
+        slower = _ARRIVING if step.arrivals else _BESIDE if products > 1 else 1.0
+        slower *= _WITH_ADDED if step.added else 1.0
+        for arrived, alone in self._tiles(at, rank, step):
+            each = alone * slower
             begin = max(heapq.heappop(sms), arrived)
             end = max(end, begin + each)
             heapq.heappush(sms, begin + each)
@@ -201,6 +230,7 @@ class _Ranks:
         """Tiles of peers' rows, which are sent as they are done, then own tiles; when these are done."""
         link, width = self.costs.link, self._width(Buffer.RECEIVED)
         count, each = self.costs.tiles(step.source.count, self.work)
+        each *= _SHARED
         sms, ends, done, rows = self.sms[rank], list[float](), 0, 0
         for owner in (*step.shared, rank):
             rows += self.work.rows[owner]
@@ -210,11 +240,14 @@ class _Ranks:
                 end = max(end, begin + each)
                 heapq.heappush(sms, begin + each)
             done = until
-            sent = at + _LAUNCH_US + link.copy_us(rows * width)
+            sent = at + _LAUNCH_US + link.latency_us + rows * width / min(link.gb_per_s, _SHARED_GB_PER_S) / 1e3
+            if owner != rank:  # blocks that send do not multiply
+                late = max(sent - end, 0.0)
+                sms[:] = [busy + late for busy in sms]
             if owner != rank and self.work.rows[owner]:
                 self.set_at[owner, rank, DATA] = max(end, sent) + link.flag_us
             ends.append(end)
-        return ends[-1]
+        return ends[-1] + _SHARED_US
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""

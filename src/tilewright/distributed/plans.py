@@ -67,14 +67,14 @@ _NEARLY = 1.03
 
 GATHERS = Plan("gather"), Plan("gather merged")
 ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")
-"""By one kernel on each rank; not among those that are chosen until they are measured."""
+"""By one kernel on each rank, which not every product has."""
 
 SCATTERS = Plan("scatter merged"), Plan("scatter added"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
 
 
 def candidates(gathers: bool) -> tuple[Plan, ...]:
     """The plans among which is chosen."""
-    return GATHERS if gathers else SCATTERS
+    return (*GATHERS, ARRIVING) if gathers else (*SCATTERS, SHARED)
 
 
 def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
@@ -83,9 +83,14 @@ def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
 
 
 @lru_cache(maxsize=1024)
-def chosen(gathers: bool, work: Work, costs: Costs) -> Plan:
-    """The plan whose predicted time is the least, but one of fewer pieces that is nearly as fast: each piece costs the
-    host time."""
+def ranked(gathers: bool, work: Work, costs: Costs) -> tuple[Plan, ...]:
+    """All plans by their predicted time, but those of fewer pieces first among those that are nearly the fastest: each
+    piece costs the host time."""
     times = {plan: plan_us(plan, work, costs) for plan in candidates(gathers)}
     enough = _NEARLY * min(times.values())
-    return min((plan for plan in times if times[plan] <= enough), key=lambda plan: (plan.pieces, times[plan]))
+    return tuple(sorted(times, key=lambda one: (times[one] > enough, one.pieces * (times[one] <= enough), times[one])))
+
+
+def chosen(gathers: bool, work: Work, costs: Costs) -> Plan:
+    """The first of them."""
+    return ranked(gathers, work, costs)[0]

@@ -13,7 +13,7 @@ it has read the data before; FREE begins with 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from itertools import accumulate
 
@@ -32,7 +32,7 @@ _PIECE_ROWS = 128
 
 
 class Lane(IntEnum):
-    """The streams of a rank. Products alternate between two, so that the next fills the GPU when one runs out of
+    """The streams of a rank. Products of a gather alternate between two: the next fills the GPU when one runs out of
     tiles."""
 
     CALLER = 0
@@ -198,22 +198,20 @@ def reduce_scatter_steps(
     """The sum over ranks of products, of which each rank keeps its own rows.
 
     A rank multiplies the rows of the next ranks first, and pushes each piece to its owner when it is done. Own rows
-    come last, and what the others sent is added to their accumulators. direct: products write into the owner's memory.
+    come last, and what the others sent is added to their accumulators. Products follow each other in one stream: of two
+    that begin at once a GPU may finish the later one first. direct: products write into the owner's memory.
     adds: what the others sent is added when own rows are done, so that these wait for nothing; one piece.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
-    products = 0
     for distance in range(1, ranks):
         peer = (rank + distance) % ranks
         freed = _awaited(steps, peer) if rows[peer] else ()
         for number, (first, count) in enumerate(pieces_of(rows[peer], pieces)):
-            lane = (Lane.CALLER, Lane.SECOND)[products % 2]
-            products += 1
             source = Rows(Buffer.A, starts[peer] + first, count)
             partial = Rows(Buffer.PARTIAL, starts[peer] + first, count)
             received = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows) + first, count)
-            product = Multiply(lane, source, received, (), peer, freed) if direct else Multiply(lane, source, partial)
-            steps.append(product)
+            product = Multiply(Lane.CALLER, source, partial)
+            steps.append(replace(product, target=received, peer=peer, after=freed) if direct else product)
             done = (len(steps) - 1,)
             if not direct:
                 steps.append(Copy(Lane.COPIES, partial, received, peer, done))
@@ -225,12 +223,10 @@ def reduce_scatter_steps(
         steps += _added(rank, rows, others)
         last.append(len(steps) - 1)
     for number, (first, count) in enumerate(() if adds else pieces_of(rows[rank], pieces)):
-        lane = (Lane.CALLER, Lane.SECOND)[products % 2]
-        products += 1
-        steps += [Await(lane, peer, DATA + number) for peer in others]
+        steps += [Await(Lane.CALLER, peer, DATA + number) for peer in others]
         added = tuple(Rows(Buffer.RECEIVED, slot_of(peer, rank, rows) + first, count) for peer in others)
         source, target = Rows(Buffer.A, starts[rank] + first, count), Rows(Buffer.RESULT, first, count)
-        steps.append(Multiply(lane, source, target, added))
+        steps.append(Multiply(Lane.CALLER, source, target, added))
         last.append(len(steps) - 1)
     return (*steps, *(Signal(Lane.COPIES, peer, FREE, tuple(last)) for peer in others if last))
 

@@ -7,7 +7,6 @@ are not noticed.
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +20,6 @@ torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
 
 GATHER, SCATTER = "all_gather_matmul", "matmul_reduce_scatter"
-
-VARIABLE = "TILEWRIGHT_ONE_KERNEL"
-"""The environment variable: "1" lets one kernel on each rank do all of a product, where one can."""
-
-
-def asks_one_kernel() -> bool:
-    return os.environ.get(VARIABLE) == "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ def described(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: tup
     device = a.get_device() if a.is_cuda else None
     gpu = "" if device is None else torch.cuda.get_device_name(device)
     capturing = device is not None and bool(torch.cuda.is_current_stream_capturing())
-    asked = f"out_dtype={options.out_dtype}, precision={options.precision}, {VARIABLE}={int(asks_one_kernel())}"
+    asked = f"out_dtype={options.out_dtype}, precision={options.precision}"
     shapes, formats = tuple(tuple(x.shape) for x in b), tuple(str(x.dtype).removeprefix("torch.") for x in tensors)
     wrong = _problem(a, b) or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
     return Described(

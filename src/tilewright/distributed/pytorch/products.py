@@ -10,14 +10,13 @@ from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import ARRIVING, SHARED, Plan, chosen
+from tilewright.distributed.plans import ARRIVING, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import (
     GATHER,
     SCATTER,
     Agreed,
     agreed,
-    asks_one_kernel,
     described,
 )
 from tilewright.distributed.pytorch.replays import Replays
@@ -199,10 +198,9 @@ def _settled(
     if len(found.rows) == 1 or not sum(found.rows) * found.k * found.columns:
         return Known(found, None)
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
-    usual = plan or chosen(name == GATHER, work, _costs(found.gpu))
-    first = (_ONE_KERNEL[name],) if plan is None and asks_one_kernel() else ()
+    ways = ranked(name == GATHER, work, _costs(found.gpu)) if plan is None else (plan,)
     a, b = a.detach(), tuple(x.detach() for x in b)
-    for way in (*first, usual):
+    for way in ways:
         room = _room(name, way, found.rows, a, b, options)
         if not (found.peers and state.peers and _has_room(state, _memory_of(name, way), a.device, room)):
             break
@@ -212,7 +210,6 @@ def _settled(
             return known
         if way == plan:
             raise LaunchError(problem)
-        say_once(f"{name} is not computed by one kernel: {problem}")
     say_once(
         f"{name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one host "
         "whose memory symmetric memory of PyTorch can map."
@@ -220,20 +217,21 @@ def _settled(
     return Known(found, None)
 
 
-_ONE_KERNEL = {GATHER: ARRIVING, SCATTER: SHARED}
+_ONE_KERNEL = ARRIVING, SHARED
 
 
 def _prepared(known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Options) -> tuple[Known, str]:
-    """Load the kernels of a call. Where one kernel shall do all of it, ranks tell each other which, and why not."""
+    """Load the kernels of a call. Where one kernel shall do all of it, ranks tell each other which; if one
+    has none, none of them uses it."""
     problem, words = "", frozenset[Any]()
     try:
         programs = [_call_of(known, name, a, several, state.group, options)[0] for several in _together(name, b)]
         words = frozenset(pair for program in programs for pair in program.shared_words)
     except TilewrightError as failure:
-        if known.plan not in _ONE_KERNEL.values():
+        if known.plan not in _ONE_KERNEL:
             raise
         problem = failure.headline
-    if known.plan not in _ONE_KERNEL.values():
+    if known.plan not in _ONE_KERNEL:
         return known, ""
     told: list[Any] = [None] * len(known.agreed.rows)
     dist.all_gather_object(told, (problem, words), group=state.group)

@@ -2,7 +2,8 @@
 
 Copy engines push rows into symmetric memory of the peers, which needs no SM. Flags are set and waited for by
 `cuStreamBatchMemOp` (write 1; wait for 1, write 0), whose writes come behind a barrier of the system: a copy of one
-word may overtake the data before it. No block spins, so that products may fill the GPU. All of it can be captured in a CUDA graph, because no value lives on the host.
+word may overtake the data before it. No block spins, so that products may fill the GPU. All of it can be captured in a
+CUDA graph, because no value lives on the host.
 """
 
 from __future__ import annotations
@@ -245,9 +246,8 @@ class Program:
                 flag = workspace.flag(workspace.rank, step.peer, step.channel)
                 return self._operations(_wait_and_reset(self._driver, flag))
             case Signal():
-                return self._operations(
-                    _write_one(self._driver, workspace.flag(step.peer, workspace.rank, step.channel))
-                )
+                flag = workspace.flag(step.peer, workspace.rank, step.channel)
+                return self._operations(_write_one(self._driver, flag))
             case Copy():
                 return self._copied(step)
             case Add():

@@ -52,6 +52,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/python benchmarks/scaled.py --records benchmarks/results/scaled_h200.jsonl --drawn benchmarks/results/fp8_drawn_h200.jsonl --check docs/fp8.md
 	$(BIN)/python benchmarks/experts.py --records benchmarks/results/experts_h200.jsonl --check docs/fp8.md
 	$(BIN)/python benchmarks/few_bits.py --records benchmarks/results/few_bits_h200.jsonl --check docs/few_bits.md
+	$(BIN)/python benchmarks/overlap.py --check
 	$(BIN)/python benchmarks/predictions.py --check
 	$(BIN)/python benchmarks/mutants.py --check
 

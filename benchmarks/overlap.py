@@ -21,7 +21,7 @@ from typing import Any
 
 from overlap_ways import drawn_problems, measure, measure_kernels
 
-from tilewright.device.catalog import H200
+from tilewright.device.catalog import H200, device
 from tilewright.device.links import NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
 from tilewright.distributed.plans import chosen, plan_us
@@ -29,17 +29,10 @@ from tilewright.distributed.plans import chosen, plan_us
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 BEGIN, END = "<!-- overlap: begin -->\n", "<!-- overlap: end -->\n"
 
-MEASURED = {
-    (64, 14336, 4096): ((29, 76), (26, 58)),
-    (512, 14336, 4096): ((50, 87), (55, 106)),
-    (2048, 3584, 8192): ((77, 181), (93, 150)),
-    (4096, 14336, 4096): ((315, 409), (324, 593)),
-    (8192, 14336, 4096): ((618, 781), (633, 1151)),
-    (8192, 28672, 8192): ((2314, 2823), (2545, 3469)),
-}
-"""Two H200s, driver 580.159, torch 2.11, 2026-11-22, us: `torch.mm` alone, and NCCL and `torch.mm` in turn; with an
-all-gather, and with a reduce-scatter."""
-
+SHAPES = (
+    (64, 14336, 4096), (512, 14336, 4096), (2048, 3584, 8192),
+    (4096, 14336, 4096), (8192, 14336, 4096), (8192, 28672, 8192),
+)  # fmt: skip
 
 RECORDS = Path(__file__).parent / "results"
 RECORD, DRAWN = RECORDS / "overlap_h100x2.json", RECORDS / "overlap_drawn_h100x2.json"
@@ -77,7 +70,7 @@ def measured_ways() -> list[str]:
 def drawn_summary() -> list[str]:
     """The chosen plan over NCCL and cuBLAS in turn, of problems that were drawn."""
     found = record(DRAWN)
-    lines = ["| drawn problems | geometric mean | slowest | slower than in turn | ", "|---|---|---|---|"]
+    lines = ["| drawn problems, chosen of in turn | geometric mean | slowest | slower |", "|---|---|---|---|"]
     for kind, issue in (("gather", "eager"), ("gather", "graph"), ("scatter", "eager"), ("scatter", "graph")):
         some = [one for one in found["times"] if one["kind"] == kind]
         ratios = {tuple(one["shape"]): one[issue]["chosen"] / one[issue]["in turn"] for one in some}
@@ -105,22 +98,25 @@ def work_of(shape: tuple[int, int, int], gathers: bool, ranks: int) -> Work:
 
 
 def against_measurements() -> list[str]:
-    costs = Costs.of(H200)
+    """Predictions beside the record, whose figures are of calls in CUDA graphs."""
+    found = record(RECORD)
+    costs = Costs.of(device(found["origin"]["gpu"]))
     lines = [
-        "| M x N x K | | alone: measured | predicted | in turn: measured | predicted | overlapped: predicted | plan |",
+        "| M x N x K | | alone: measured | predicted | in turn: measured | predicted | chosen: measured | predicted |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for shape, pair in MEASURED.items():
-        for gathers, (alone, turn) in zip((True, False), pair, strict=True):
-            work = work_of(shape, gathers, 2)
-            plan = chosen(gathers, work, costs)
-            told = (
-                "{} x {} x {}".format(*shape), "gather" if gathers else "scatter",
-                str(alone), f"{alone_us(work, costs):.0f}", str(turn), f"{in_turn_us(gathers, work, costs):.0f}",
-                f"{plan_us(plan, work, costs):.0f}", str(plan),
-            )  # fmt: skip
-            lines.append(f"| {' | '.join(told)} |")
+    for one in found["times"]:
+        gathers, graph = one["kind"] == "gather", one["graph"]
+        work = work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"])
+        predicted = alone_us(work, costs), in_turn_us(gathers, work, costs), predicted_us(gathers, work, costs)
+        measured = min(graph["alone"], graph["torch.mm alone"]), graph["in turn"], graph["chosen"]
+        pairs = [f"{there:.0f} | {here:.0f}" for there, here in zip(measured, predicted, strict=True)]
+        lines.append(f"| {' x '.join(map(str, one['shape']))} | {one['kind']} | {' | '.join(pairs)} |")
     return lines
+
+
+def predicted_us(gathers: bool, work: Work, costs: Costs) -> float:
+    return plan_us(chosen(gathers, work, costs), work, costs)
 
 
 def by_ranks(link: Link) -> list[str]:
@@ -128,7 +124,7 @@ def by_ranks(link: Link) -> list[str]:
     counts = (2, 4, 8)
     head = [f"{count} GPUs" for count in counts]
     lines = [f"| M x N x K, {link.name} | | {' | '.join(head)} |", "|---|---" + "|---" * len(counts) + "|"]
-    for shape in MEASURED:
+    for shape in SHAPES:
         for gathers in (True, False):
             cells = []
             for count in counts:
@@ -162,7 +158,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-graphs", action="store_true", help="only calls one by one")
     parser.add_argument("--kernels", action="store_true", help="on one GPU")
-    parser.add_argument("--shapes", default=",".join("x".join(map(str, shape)) for shape in MEASURED))
+    parser.add_argument("--shapes", default=",".join("x".join(map(str, shape)) for shape in SHAPES))
     parser.add_argument("--out", default="", help="a JSON file of what was measured")
     asked = parser.parse_args()
     if asked.drawn:

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tilewright.device.catalog import H200
+from tilewright.device.catalog import H200, device
 from tilewright.device.links import LINKS, NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
-from tilewright.distributed.plans import ARRIVING, SHARED, Plan, candidates, chosen, plan_us
+from tilewright.distributed.plans import ARRIVING, SHARED, Plan, candidates, chosen, plan_us, ranked
 
 NVLINK = Costs.of(H200)
 LARGE = {True: Work((2048, 2048), 4096, 7168), False: Work((2048, 2048), 2048, 14336)}
@@ -30,28 +31,33 @@ def test_a_product_never_ends_before_its_data_and_its_tiles(gathers: bool, ranks
         work = Work((512,) * ranks, 4096, 4096)
         sent = (ranks - 1) * 512 * 4096 * 2 / link.gb_per_s / 1e3
         count, each = costs.tiles(512, work)
-        for plan in candidates(gathers):
+        for plan in candidates(gathers, work.rows):
             assert plan_us(plan, work, costs) >= max(sent, count * each / costs.sms)
 
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_a_faster_link_is_never_slower(gathers: bool) -> None:
-    for plan in candidates(gathers):
+    for plan in candidates(gathers, LARGE[gathers].rows):
         times = [
             plan_us(plan, LARGE[gathers], Costs.of(H200, replace(NVLINK_4, gb_per_s=rate))) for rate in (25, 100, 400)
         ]
         assert times == sorted(times, reverse=True) and times[0] > times[-1]
 
 
-def test_large_products_hide_what_they_wait_for() -> None:
+def test_large_products_hide_most_of_what_they_wait_for() -> None:
     for gathers, work in LARGE.items():
-        assert overlapped(gathers, work, NVLINK) < 1.05 * alone_us(work, NVLINK) < in_turn_us(gathers, work, NVLINK)
-    assert chosen(False, LARGE[False], NVLINK).pieces > 1
+        alone, in_turn = alone_us(work, NVLINK), in_turn_us(gathers, work, NVLINK)
+        assert overlapped(gathers, work, NVLINK) - alone < 0.4 * (in_turn - alone)
 
 
 def test_few_rows_are_one_product() -> None:
     assert chosen(True, Work((32, 32), 4096, 7168), NVLINK) in (Plan("gather merged"), ARRIVING)
     assert chosen(False, Work((32, 32), 2048, 14336), NVLINK) in (Plan("scatter merged"), SHARED)
+
+
+def test_ranks_do_not_add_up_in_the_kernels_where_tiles_would_be_low() -> None:
+    assert SHARED in candidates(False, (2048, 2048)) and SHARED in candidates(False, (256, 128, 40))
+    assert SHARED not in candidates(False, (2360, 2360))
 
 
 def test_over_a_network_data_are_not_hidden() -> None:
@@ -72,17 +78,37 @@ def test_a_link_needs_longer_for_more() -> None:
     assert NVLINK_4.copy_us(0) == NVLINK_4.latency_us < NVLINK_4.copy_us(1 << 20)
 
 
-def test_the_model_is_near_what_was_measured_in_turn() -> None:
+@pytest.fixture
+def overlap() -> Any:
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
     try:
         import overlap
     finally:
         sys.path.pop(0)
-    for shape, pair in overlap.MEASURED.items():
-        for gathers, (alone, turn) in zip((True, False), pair, strict=True):
-            work = overlap.work_of(shape, gathers, 2)
-            assert 0.6 < alone_us(work, NVLINK) / alone < 1.3
-            assert 0.7 < in_turn_us(gathers, work, NVLINK) / turn < 1.15
+    return overlap
+
+
+def test_the_model_is_near_what_was_measured(overlap: Any) -> None:
+    """Every way of the record, in CUDA graphs; a GPU that has been busy for long is slower than the model says."""
+    found = overlap.record(overlap.RECORD)
+    costs = Costs.of(device(found["origin"]["gpu"]))
+    for one in found["times"]:
+        gathers = one["kind"] == "gather"
+        work = overlap.work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"])
+        us = {str(plan): plan_us(plan, work, costs) for plan in candidates(gathers, work.rows)}
+        us |= {"alone": alone_us(work, costs), "in turn": in_turn_us(gathers, work, costs)}
+        for name in us.keys() & one["graph"].keys():
+            assert 0.7 < us[name] / one["graph"][name] < 1.4, (one["shape"], name)
+
+
+def test_the_chosen_plan_is_near_the_fastest_that_was_measured(overlap: Any) -> None:
+    found = overlap.record(overlap.RECORD)
+    costs = Costs.of(device(found["origin"]["gpu"]))
+    for one in found["times"]:
+        gathers, graph = one["kind"] == "gather", one["graph"]
+        plans = ranked(gathers, overlap.work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"]), costs)
+        times = [graph[str(plan)] for plan in plans if str(plan) in graph]
+        assert times[0] <= 1.15 * min(times), (one["shape"], plans[0])
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ NVLINK_4 = Link(
     collective_gb_per_s=215,  # [2]
     latency_us=3,  # [4]
     flag_us=6,  # [4]
-    collective_us=25,  # [2]
+    collective_us=18,  # [2]
 )
 
 NETWORK_400 = Link(

@@ -55,7 +55,7 @@ _WITH_ADDED = 1.2
 _ARRIVING, _SHARED = 1.01, 1.04
 """What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
 
-_SHARED_US, _SHARED_GB_PER_S = 25.0, 300.0
+_SHARED_US, _SHARED_GB_PER_S = 40.0, 283.0
 """Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
 are multiplied for as long as the link is slower than these."""
 

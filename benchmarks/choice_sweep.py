@@ -248,7 +248,7 @@ class Meter:
         fastest = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: self._sustained]
         asked = {name: calls[name] for name in ("cuBLAS", *fastest)}
         singles = {name: Times((times[name],)) for name in asked}
-        found = stretches_of(self._timer, asked, singles, "cuBLAS", self.torch.cuda.current_device())
+        found = stretches_of(self._timer, asked, singles, "cuBLAS", self.gpu.uuid)
         return {name: [round(one.us, 2), one.power_w, one.clock_mhz] for name, one in found.items()}
 
     def _result(self, problem: Problem | Batched) -> Any:

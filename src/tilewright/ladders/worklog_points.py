@@ -1,20 +1,80 @@
-"""The top rung: all ideas together, as a preset of the family `kernels.simt`.
+"""Points of the rungs of ladder `worklog` that are searched."""
 
-128 accumulators per thread, so that shared memory keeps up with the FMA pipes; warps of 8 x 4 or 4 x 8 lanes in Z
-order, whose fragment loads merge in pairs; the next tile fetched while this one is used, one barrier per k tile; FMAs
-in an order that the register file's reuse cache likes; k fully unrolled. `tilewright search worklog/best` measures the
-points.
-"""
+from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level
 from tilewright.kernels.simt import SERPENTINE, SimtConfig
-from tilewright.ladders.claims import NO_LOAD_CONFLICTS, ONE_BARRIER
-from tilewright.ladders.rung import Choices, Point, Rung
+from tilewright.ladders.rung import Point
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Schedule
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Relayout,
+    Reorder,
+    Schedule,
+    Split,
+    Stage,
+    Unroll,
+    Vectorize,
+)
+
+THREADS = 256
+BEST_STRIDED: Point = {"bm": 128, "bn": 128, "bk": 8, "tm": 4, "tn": 4}
+
+
+def strided() -> Iterator[dict[str, Any]]:
+    """Every legal point: copies of 16 bytes come out even, and 16 x 16 threads tile the block's tile."""
+    for bm, bn, bk, tm, tn in product((64, 128, 256), (64, 128, 256), (8, 16, 32, 64), (4, 8, 16), (4, 8, 16)):
+        copies = THREADS * 4 % bk == 0 and THREADS * 4 % bn == 0
+        threads = bn % (16 * tn) == 0 and bm % (16 * tm) == 0
+        whole = bm * bk % (4 * THREADS) == 0 and bn * bk % (4 * THREADS) == 0
+        # A tile of 256 x 256 would take all 256 registers of a thread for its sums alone.
+        fits = bm * bn <= 128 * 256 and (bm + bn) * bk * 4 <= 48 * 1024
+        if copies and threads and whole and fits:
+            yield {"bm": bm, "bn": bn, "bk": bk, "tm": tm, "tn": tn}
+
+
+def strided_at(gemm: Gemm, point: Point) -> Schedule:
+    tm, tn = point["tm"], point["tn"]
+    return Schedule(
+        Split("m", point["bm"], into=("m_block", "m_in")),
+        Split("n", point["bn"], into=("n_block", "n_in")),
+        Split("m_in", 16 * tm, into=("m_iter", "m_lanes")),
+        Split("n_in", 16 * tn, into=("n_iter", "n_lanes")),
+        Split("m_lanes", tm, into=("m_thread", "m_reg")),
+        Split("n_lanes", tn, into=("n_thread", "n_reg")),
+        Split("k", point["bk"], into=("k_tile", "k_in")),
+        Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_iter", "n_iter", "m_reg", "n_reg"),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        Fuse("m_thread", "n_thread", into="thread"),
+        Bind("thread", Level.BLOCK_X),
+        Bind("m_iter", Level.VTHREAD),
+        Bind("n_iter", Level.VTHREAD),
+        Accumulate(over="k_tile"),
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Distribute("A_tile", vector=4),
+        Distribute("B_tile", vector=4),
+        Relayout("A_tile", rows="k"),
+        Relayout("B_tile", rows="k"),
+        Stage("A", Space.REGISTER, under="k_in"),
+        Stage("B", Space.REGISTER, under="k_in"),
+        Vectorize("A_frag", 4),
+        Vectorize("B_frag", 4),
+        Vectorize("C", 4),
+        Unroll("k_in"),
+        Epilogue(),
+    )
+
 
 BEST: Point = {
     "bm": 128, "bn": 256, "bk": 16, "wm": 64, "wn": 64, "lanes_m": 4, "stages": 2, "b": "prefetch",
@@ -23,7 +83,7 @@ BEST: Point = {
 """order: `SimtConfig.fma_order`."""
 
 
-def points() -> Iterator[dict[str, Any]]:
+def of_best() -> Iterator[dict[str, Any]]:
     """Block tile, warp tile, lanes, depth of the ring, how B travels, how far k is unrolled, order of the FMAs."""
     tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 256, 32, 128), (128, 128, 128, 32))
     rings = ((2, "prefetch"), (2, "async"), (3, "async"))
@@ -75,25 +135,5 @@ def config_at(point: Point) -> SimtConfig:
     )
 
 
-def schedule_at(gemm: Gemm, point: Point) -> Schedule:
+def best_at(gemm: Gemm, point: Point) -> Schedule:
     return config_at(point).schedule(gemm)
-
-
-def schedule(gemm: Gemm) -> Schedule:
-    return schedule_at(gemm, BEST)
-
-
-BEST_RUNG = Rung(
-    ladder="worklog",
-    number=13,
-    label="best",
-    slug="best",
-    idea="128 accumulators per thread, Z-order lanes, two stages, k unrolled, serpentine FMA order; all autotuned",
-    schedule=schedule,
-    claims=(
-        NO_LOAD_CONFLICTS,
-        ONE_BARRIER,
-    ),
-    builds_on="12",
-    choices=Choices(points, schedule_at),
-)

@@ -1,8 +1,4 @@
-"""6: the full Ampere kernel: warps of 64 x 64 in blocks of 128 x 256, copies interleaved with the MMAs, a raster order.
-
-Where each block has several tiles, blocks are persistent, and the ring of copies runs on into the next tile. It is a
-preset of the family `kernels.mma`, whose `best_for` says which parameters are best for a problem and fit on a GPU.
-"""
+"""Points of the top rung of ladder `ampere`."""
 
 from __future__ import annotations
 
@@ -13,15 +9,8 @@ from typing import Any
 
 from tilewright.dtypes import F16
 from tilewright.kernels.mma import MmaConfig
-from tilewright.kernels.mma_presets import BEST, at_depth, best_for
-from tilewright.ladders.ampere.claims import (
-    COPIED_ASYNCHRONOUSLY,
-    NO_LOAD_CONFLICTS,
-    ONE_BARRIER,
-    TENSOR_CORES,
-    matrices_of,
-)
-from tilewright.ladders.rung import Choices, Claim, Point, Rung
+from tilewright.kernels.mma_presets import BEST, at_depth
+from tilewright.ladders.rung import Point
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
 
@@ -75,31 +64,3 @@ def points() -> Iterator[Point]:
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return config_at(gemm, point).schedule(gemm)
-
-
-def schedule(gemm: Gemm) -> Schedule:
-    return best_for(gemm).schedule(gemm)
-
-
-def schedule_within(gemm: Gemm, most_bytes: int) -> Schedule:
-    return best_for(gemm, most_bytes).schedule(gemm)
-
-
-FULL = Rung(
-    ladder="ampere",
-    number=6,
-    slug="full",
-    idea="warps of 64 x 64, copies interleaved with the MMAs, persistent blocks of 128 x 256",
-    schedule=schedule,
-    schedule_within=schedule_within,
-    claims=(
-        TENSOR_CORES,
-        ONE_BARRIER,
-        NO_LOAD_CONFLICTS,
-        COPIED_ASYNCHRONOUSLY,
-        Claim("8 ldmatrix for 32 mma, a step ahead", lambda c, g: matrices_of(c, g, 8, 32, ahead=True)),
-    ),
-    builds_on="5",
-    problem={"dtype": F16, "out": F16},
-    choices=Choices(points, schedule_at),
-)

@@ -1,14 +1,52 @@
-"""An inner tile run by one matrix instruction."""
+"""Sums: where they are kept, what multiplies, and how they leave."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.ir.program import Level, Program, Tensorized
+from tilewright.ir.program import Accumulation, Level, Program, Tensorized
 from tilewright.isa.catalog import instruction
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_unused, find_loop, refuse
+from tilewright.schedule.step import Step, check_count, check_flag, check_new_names, check_unused, find_loop, refuse
+
+
+@dataclass(frozen=True, repr=False)
+class Accumulate(Step):
+    """for k: C[m, n] += a * b   ->   sum = 0; for k: sum += a * b; C[m, n] = sum
+
+    The sum has an element for each result that one thread computes inside the loop `over`.
+
+    promote_every: elements of k after which the sum is added to another in registers of f32, rounded to nearest, and
+    starts anew; 0 for never. Tensor cores cut off what lies far below the largest term of a sum, or sum in f16: the
+    error then grows with `promote_every`, not with k. It takes twice the registers. A multiple of the k that one
+    iteration of the loop `over` sums, or of an inner loop over k whose iterations it divides.
+    """
+
+    over: str
+    name: str = "sum"
+    promote_every: int = 0
+
+    def apply(self, program: Program) -> Program:
+        loop = find_loop(program, self.over)
+        if program.accumulation is not None:
+            refuse(
+                f"Cannot keep the sum over {self.over!r}: {program.accumulation.name!r} keeps it already.",
+                hint="use Accumulate once.",
+            )
+        if not loop.is_reduction:
+            loops = [loop.name for loop in program.loops if loop.is_reduction]
+            refuse(
+                f"Cannot keep the sum over {self.over!r}: that loop does not sum.",
+                hint=f"the outermost loop over k is {loops[0]!r}.",
+            )
+        check_new_names(program, (self.name,))
+        check_count(self.promote_every, 0, f"Cannot keep the sum over {self.over!r}", "promote_every")
+        summed = replace(program, accumulation=Accumulation(self.name, self.over, self.promote_every))
+        return check_program(summed, f"Cannot keep the sum over {self.over!r}")
+
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,3 +107,32 @@ class Tensorize(Step):
 
     def names(self) -> tuple[str, ...]:
         return (self.m, self.n, self.k)
+
+
+@dataclass(frozen=True, repr=False)
+class Epilogue(Step):
+    """sum = beta*C; sum += alpha*a*b; C = sum   ->   sum = 0; sum += a*b; C = alpha*sum + beta*C
+
+    alpha, beta: which factor is applied once to each finished sum instead of inside the loops.
+    """
+
+    alpha: bool = True
+    beta: bool = True
+
+    positional: ClassVar[int] = 0
+
+    def apply(self, program: Program) -> Program:
+        check_flag(self.alpha, "Cannot scale finished sums", "alpha")
+        check_flag(self.beta, "Cannot scale finished sums", "beta")
+        if program.accumulation is None:
+            refuse(
+                "Cannot scale finished sums: the sum is kept in C itself.",
+                note="without registers there is no moment at which a sum is finished but not yet stored.",
+                hint="put Accumulate(over=...) before this step.",
+            )
+        if self.alpha and not self.beta:
+            refuse(
+                "Cannot scale finished sums by alpha alone: they begin with beta * C, which alpha would scale as well.",
+                hint="Epilogue() scales by both, Epilogue(alpha=False) by beta alone.",
+            )
+        return replace(program, late_alpha=self.alpha, late_beta=self.beta)

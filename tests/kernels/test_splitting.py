@@ -165,6 +165,7 @@ def test_lines_that_are_scaled_and_split_in_one_launch_are_read_once() -> None:
     assert {line.width_bytes for line in loads} == {16}
 
 
+@pytest.mark.cross_section("length", every=2)
 @pytest.mark.parametrize("length", [64, 4096, 14336, 28672, LONGEST_LINE])
 def test_lines_of_every_length_are_held_without_spills(length: int) -> None:
     for leading in (length, length + 1):

@@ -37,6 +37,7 @@ def test_splitting_a_large_weight_for_few_rows_is_what_takes_most() -> None:
     assert found.binding.name.startswith("split B") and "tilewright.prepare" in found.relief
 
 
+@pytest.mark.cross_section("precision", every=2)
 @pytest.mark.parametrize("precision", ["bf16x9", "bf16x6", "bf16x3", "tf32x3", "f16x3", "f32_emulated"])
 def test_recorded_times_lie_in_the_interval(precision: str) -> None:
     rows = [json.loads(line) for line in (recorded_folder() / "emulation_h200.jsonl").read_text().splitlines()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 from tilewright.ir import async_stmt
@@ -122,9 +123,11 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             case None:
                 return None
             case tuple():
-                return tuple(changed(one) for one in part)
+                found = tuple([changed(one) for one in part])
+                return part if all(map(is_, found, part)) else found
             case Ref():
-                return Ref(part.buffer, tuple(change(one) for one in part.index))
+                index = changed(part.index)
+                return part if index is part.index else Ref(part.buffer, index)
             case SharedMatrix():
                 return replace(part, place=changed(part.place))
             case Carried():
@@ -132,8 +135,9 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             case _:
                 return change(part)
 
-    held = _PARTS.get(type(stmt), _NOTHING).held
-    return replace(stmt, **{name: changed(getattr(stmt, name)) for name in held}) if held else stmt
+    parts = {name: getattr(stmt, name) for name in _PARTS.get(type(stmt), _NOTHING).held}
+    other = {name: new for name, part in parts.items() if (new := changed(part)) is not part}
+    return replace(stmt, **other) if other else stmt
 
 
 def sub_exprs(expr: Expr) -> tuple[Expr, ...]:

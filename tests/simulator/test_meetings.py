@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.simulator.asynchronous.meetings import MeetingWait, Meetings
+from tilewright.simulator.asynchronous.meetings import Meetings, MeetingWait
 from tilewright.simulator.sites import Site
 
 

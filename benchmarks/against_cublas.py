@@ -169,7 +169,7 @@ def measure(shape: Shape, specs: list[str], rounds: int, sustained: bool) -> lis
     for _ in range(2 if sustained else 0):
         for candidate in (*candidates, *reversed(candidates)):
             begin, times = time.monotonic(), []
-            with ClockLog(shape.gpu.index) as log:
+            with ClockLog(shape.gpu.uuid) as log:
                 while time.monotonic() - begin < STRETCH_S:
                     times.append(candidate.graph.time(stream))
             candidate.sustained_us.append(statistics.median(times[len(times) // 2 :]))

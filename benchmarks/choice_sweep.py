@@ -23,6 +23,11 @@ Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batc
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
 that the old one was fitted to are gone (benchmarks/fit_choice.py --remembered).
 
+    python benchmarks/choice_sweep.py --sizes 4096x4096x4096 --plans 24 --sustained 6 --out out.jsonl
+
+The fastest plans of each problem and cuBLAS are also timed in stretches of half a second on a card that has worked for
+a second; a row then tells "sustained": of each its key, microseconds, watts and megahertz.
+
 With --cluster-k so many kernels whose clusters share the sum over k are measured beside the other plans of each
 problem, and the last line tells how often they win.
 """
@@ -47,6 +52,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from stretches import stretches_of
+
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
@@ -70,6 +77,7 @@ from tilewright.suite.peers import over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
 from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched, request_of
 from tilewright.suite.sweep import Target
+from tilewright.suite.timing import Times
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.database import shipped_winners
@@ -191,8 +199,9 @@ def prepared_for(
 class Meter:
     """Plans of one problem after another on the current GPU of PyTorch."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, sustained: int = 0) -> None:
         self.torch, self.gpu, self._timer = torch, open_gpu(torch.cuda.current_device()), TorchTimer(torch)
+        self._sustained = sustained
         self._loaded: dict[Any, Any] = {}
         self._random = random.Random(0)
 
@@ -222,6 +231,7 @@ class Meter:
             calls[plan.candidate.key] = over(multiply, pairs)
             told[plan.candidate.key] = predicted
         times = self._times(calls, len(pairs))
+        held = self._stretches(calls, times) if self._sustained else {}
         peer = times.pop("cuBLAS")
         plans = [
             [json.loads(key), round(told[key], 2), round(us, 2)]
@@ -230,7 +240,16 @@ class Meter:
         first = next((p.candidate.key for _, p in prepared[:2] if not isinstance(p, str)), "")
         row: dict[str, Any] = {"p": str(one.problem), "kind": one.kind, "cublas": round(peer, 2), "plans": plans}
         row["choice"] = round(times[first], 2) if first in times else None
+        row |= {"sustained": held} if held else {}
         return {**row, "failed": failed} if failed else row
+
+    def _stretches(self, calls: Mapping[str, Callable[[], object]], times: Mapping[str, float]) -> dict[str, Any]:
+        """Of cuBLAS and the fastest plans: microseconds sustained, watts, megahertz."""
+        fastest = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: self._sustained]
+        asked = {name: calls[name] for name in ("cuBLAS", *fastest)}
+        singles = {name: Times((times[name],)) for name in asked}
+        found = stretches_of(self._timer, asked, singles, "cuBLAS", self.gpu.uuid)
+        return {name: [round(one.us, 2), one.power_w, one.clock_mhz] for name, one in found.items()}
 
     def _result(self, problem: Problem | Batched) -> Any:
         """Memory that all plans write, one after another."""
@@ -407,12 +426,12 @@ def end_all(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
+def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]], sustained: int) -> dict[str, Any]:
     """The row of a problem, in a process of its own: a kernel that breaks the context ends it."""
     import torch
 
     if not _METER:
-        _METER.append(Meter(torch))
+        _METER.append(Meter(torch, sustained))
     try:
         row = _METER[0].row(one, plans)
         torch.cuda.synchronize()
@@ -443,6 +462,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
     parser.add_argument("--short-k", type=int, default=0, help="problems with odd m and n, and k from 8 to 96")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
+    parser.add_argument("--sustained", type=int, default=0, help="so many of the fastest plans are timed so, too")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--estimated", action="store_true", help="measure nothing: write what the shipped fit says")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -503,7 +523,7 @@ def main() -> None:
             left, plans = _MOST_FAULTS, task.result()
             while left and plans and time.monotonic() - began < asked.budget:
                 try:
-                    row = measuring.submit(measured, tasks[task], plans).result(_MOST_SECONDS)
+                    row = measuring.submit(measured, tasks[task], plans, asked.sustained).result(_MOST_SECONDS)
                 except (BrokenExecutor, TimeoutError):
                     end_all(measuring)
                     row = {"p": str(tasks[task].problem), "fault": FAULT.read_text(encoding="utf-8")}

@@ -179,8 +179,8 @@ class Bench:
             checked[name] |= {} if name == PEER else what_ran(a, b, results[0], name)
             calls[name] = _in_turn(multiply, pairs, results)
         times = interleaved(self.timer, calls, copies=len(pairs))
-        device = torch.cuda.current_device()
-        stretches = stretches_of(self.timer, calls, times, PEER, device) if sustained else {}
+        uuid = open_gpu(torch.cuda.current_device()).uuid
+        stretches = stretches_of(self.timer, calls, times, PEER, uuid) if sustained else {}
         for name in calls:
             us = times[name].median_us
             row: dict[str, Any] = {"problem": shape, "orders": orders, "precision": name, "us": round(us, 1)}

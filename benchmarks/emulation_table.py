@@ -5,7 +5,8 @@ python benchmarks/emulation_table.py --records emulation_h200.jsonl --check docs
 python benchmarks/emulation_table.py --records emulation_h200.jsonl new.jsonl complex.jsonl --merge emulation_h200.jsonl
 
 A record holds one run or several, each behind a line with its device, command and date. A row stands in the place of an
-earlier one of the same name. --merge writes what is left of several records as one.
+earlier one of the same name on the same device. --merge writes what is left of several records as one. The page tells
+of the first record's device, and of prepared weights on every device.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def runs_of(records: Sequence[Path]) -> list[tuple[Row, list[Row]]]:
                 runs.append((row, []))
             else:
                 runs[-1][1].append(row)
-    newest = {_name(row): row for _, rows in runs for row in rows}
-    kept = [(origin, [row for row in rows if newest[_name(row)] is row]) for origin, rows in runs]
+    newest = {(origin["device"], *_name(row)): row for origin, rows in runs for row in rows}
+    kept = [(origin, [row for row in rows if newest[origin["device"], *_name(row)] is row]) for origin, rows in runs]
     return [(origin, rows) for origin, rows in kept if rows]
 
 
@@ -70,14 +71,15 @@ def merged(records: Sequence[Path]) -> str:
 def section(records: Sequence[Path]) -> str:
     """Speed against error, a row for each precision, and the times of each problem."""
     runs = runs_of(records)
-    rows = [row for _, found in runs for row in found]
+    first = runs[0][0]["device"]
+    rows = [row for origin, found in runs for row in found if origin["device"] == first]
     times = sorted((row for row in rows if "orders" in row), key=lambda row: _place(rows, row, "problem", "orders"))
     errors = [row for row in rows if "operands" in row]
-    weights = [row for row in rows if "weight" in row]
+    weights = [{**row, "device": origin["device"]} for origin, found in runs for row in found if "weight" in row]
     complex_numbers = [row for row in rows if "relative_error" in row]
     names = sorted({row["precision"] for row in errors}, key=lambda name: PRECISIONS.index(name))
     lines = ["## Speed against error", "", *_summary(names, times, errors), ""]
-    lines += [*_problems(times, device(runs[0][0]["device"])), ""]
+    lines += [*_problems(times, device(first)), ""]
     lines += [*_weights(weights), ""] if weights else []
     lines += [*_complex(complex_numbers), ""] if complex_numbers else []
     for row in (row for row in rows if "example" in row):
@@ -98,6 +100,7 @@ def _place(rows: list[Row], row: Row, *names: str) -> tuple[int, int]:
 
 def _weights(rows: list[Row]) -> list[str]:
     columns = (
+        "GPU",
         "weight, k x n",
         "rows",
         "precision",
@@ -116,11 +119,16 @@ def _weights(rows: list[Row]) -> list[str]:
         "the rate at which PyTorch sums 1 GiB; of a sum: the time in which PyTorch sums as many bytes, by ours.",
         "",
         f"| {' | '.join(columns)} |",
-        "|---|---:|---|---|---:|---:|---:|---:|---:|",
+        "|---|---|---:|---|---|---:|---:|---:|---:|---:|",
     ]
-    for row in sorted(rows, key=lambda row: (row["weight"], row["rows"], PRECISIONS.index(row["precision"]))):
+    order = list(dict.fromkeys(row["device"] for row in rows))
+    for row in sorted(
+        rows,
+        key=lambda row: (order.index(row["device"]), row["weight"], row["rows"], PRECISIONS.index(row["precision"])),
+    ):
         ran = row["ran"].partition("(")[0]
-        cells = [row["weight"].replace("x", " x "), str(row["rows"]), row["precision"], ran, f"{row['us']:.1f}"]
+        cells = [device(row["device"]).name, row["weight"].replace("x", " x "), str(row["rows"]), row["precision"]]
+        cells += [ran, f"{row['us']:.1f}"]
         cells += [f"{row['pieces_gb_per_s']:.0f}", f"{row['of_reading']:.2f}"]
         cells += [f"{row['of_summing']:.2f}" if "of_summing" in row else "", f"{row['of_cublas']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")

@@ -142,9 +142,18 @@ def mutants_of(module: Path) -> Iterator[Mutant]:
 
 
 def _without_annotations(tree: ast.Module) -> ast.Module:
-    """What runs: types say nothing at run time, and texts of errors are pinned elsewhere."""
+    """What runs: types say nothing at run time, texts of errors are pinned elsewhere, and where NumPy is to find the
+    length of a dimension, -2 says so as well as -1."""
 
     class Bare(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            self.generic_visit(node)
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "reshape":
+                node.args = [
+                    ast.copy_location(ast.Constant(""), one) if _is_minus_one(one) else one for one in node.args
+                ]
+            return node
+
         def visit_arg(self, node: ast.arg) -> ast.arg:
             node.annotation = None
             return node
@@ -169,6 +178,10 @@ def _without_annotations(tree: ast.Module) -> ast.Module:
     return bare
 
 
+def _is_minus_one(node: ast.expr) -> bool:
+    return ast.unparse(node) == "-1"
+
+
 def digest(files: Sequence[Path]) -> str:
     """What the files say, in twelve digits."""
     found = hashlib.sha256()
@@ -177,11 +190,14 @@ def digest(files: Sequence[Path]) -> str:
     return found.hexdigest()[:12]
 
 
+def all_of(package: str) -> list[Mutant]:
+    modules = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCES / package).rglob("*.py"))
+    return [mutant for module in modules for mutant in mutants_of(module)]
+
+
 def drawn(package: str, sample: int, seed: int) -> list[Mutant]:
     """So many mutants of a package. Those of lines that an edit leaves alone stay in the draw."""
-    modules = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCES / package).rglob("*.py"))
-    every = [mutant for module in modules for mutant in mutants_of(module)]
-    by_chance = sorted(every, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest())
+    by_chance = sorted(all_of(package), key=lambda mutant: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest())
     return sorted(by_chance[:sample], key=lambda mutant: (mutant.module, mutant.start))
 
 

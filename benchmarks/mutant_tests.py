@@ -111,8 +111,9 @@ match JOB["mode"]:
         _import_as({str(ROOT / one.module): one.mutated() for one in MUTANTS.values()})
 
 
+@functools.cache
 def _caches() -> list[Any]:
-    """The caches of the library's functions."""
+    """The caches of the library's functions: those that are there when the first test begins."""
     return [
         one
         for one in gc.get_objects()
@@ -139,8 +140,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     if JOB["mode"] == "reach":
-        if item.path != getattr(pytest_runtest_protocol, "path", None):
-            pytest_runtest_protocol.path = item.path  # type: ignore[attr-defined]
+        function = item.nodeid.partition("[")[0]
+        if function != getattr(pytest_runtest_protocol, "function", None):
+            pytest_runtest_protocol.function = function  # type: ignore[attr-defined]
             for cache in _caches():
                 cache.cache_clear()
         PROBED.met.clear()

@@ -3,10 +3,11 @@
     python benchmarks/mutants.py --sample 40 --packages layout simulator --write
 
 A mutant is one changed place in one module (`mutant_places.py`). Of each package so many are drawn, the same for the
-same seed. One run of the tests finds which of them each mutant could disturb; each is then put to those, the quickest
-first, up to 20 seconds of them, and is killed when one fails (`mutant_tests.py`). One that changes what is computed at
-import has a process of its own. What has been found is kept in build/mutants while src stays as it is: a run that was
-stopped goes on.
+same seed. One run of the tests finds which of them each mutant could disturb; each is then put to those, one case of
+every test function first, the quickest first, up to 60 seconds of them, and is killed when one fails (`mutant_tests.py`).
+One that changes what is computed at import has a process of its own. Verdicts are kept in build/mutants while src stays
+as it is: a run that was stopped goes on. Which tests a mutant could disturb is kept until the file of the test changes: it
+only says what is tried first, and the worst that an old answer does is to let a mutant live.
 
 A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
 way. `--write` writes benchmarks/results/mutants.json and the table of CONTRIBUTING.md; `--check` compares the two.
@@ -20,13 +21,14 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mutant_places import ROOT, Mutant, digest, drawn
+from mutant_places import ROOT, Mutant, all_of, digest, drawn
 
 from tilewright.bench.records import command, commit, now
 
@@ -35,19 +37,32 @@ TESTS = (
     "tests/layout",
     "tests/test_layout_search.py",
     "tests/simulator",
+    "tests/mutations",
+    "tests/properties",
     "tests/planning",
     "tests/lowering",
     "tests/ladders",
+    "tests/kernels",
+    "tests/codegen",
+    "tests/schedule",
+    "tests/isa",
     "tests/frontend",
+    "tests/prediction",
+    "tests/tuner",
+    "src/tilewright/layout",
+    "src/tilewright/simulator",
+    "src/tilewright/lowering",
+    "src/tilewright/planning",
 )
-BUDGET_S = 20.0
+BUDGET_S = 60.0
 """Of CPU time, as the tests take it without a mutant. A mutant that lives through so much survives."""
 _VERDICT = {0: "survived", 5: "survived"}
 ENDED = (0, 1, 5)
 """Statuses of pytest: all passed, some failed, none selected."""
 SOURCES_DIGEST = digest(sorted((ROOT / "src").rglob("*.py")))
-WORK = ROOT / "build" / "mutants" / SOURCES_DIGEST
-REACH = WORK / "reach.jsonl"
+WORK = ROOT / "build" / "mutants"
+PASSES = WORK / "passes.json"
+"""The names of the mutants whose probes stood in each run that wrote `reach_<number>.jsonl`."""
 RECORD = ROOT / "benchmarks" / "results" / "mutants.json"
 NAMED = ROOT / "benchmarks" / "mutants_named.json"
 EQUIVALENT = ROOT / "benchmarks" / "mutants_equivalent.json"
@@ -58,7 +73,7 @@ MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 def pytest_with(job: Mapping[str, Any], paths: Iterable[str], *more: str) -> int:
     """The exit status of a run with the plugin."""
     WORK.mkdir(parents=True, exist_ok=True)
-    told = WORK / f"job_{job['mode']}.json"
+    told = WORK / f"job_{job['mode']}_{os.getpid()}.json"
     told.write_text(json.dumps(job), encoding="utf-8")
     folders = [str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -68,7 +83,7 @@ def pytest_with(job: Mapping[str, Any], paths: Iterable[str], *more: str) -> int
         "TILEWRIGHT_MUTANTS": str(told),
     }
     words = ["-q", "--assert=plain", "-p", "mutant_tests", "-p", "no:cacheprovider", "-p", "no:xdist", *more]
-    with (WORK / f"{job['mode']}.log").open("w") as log:
+    with (WORK / f"{job['mode']}_{os.getpid()}.log").open("w") as log:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words, *paths], cwd=ROOT, env=environment, stdout=log, check=False
         )
@@ -85,39 +100,58 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def reached(mutants: Sequence[Mutant], folders: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, float]]:
-    """The tests that each mutant could disturb, the quickest first; and the seconds of each test."""
-    names = sorted(mutant.name for mutant in mutants)
-    known = WORK / "reach_of.json"
-    if not known.exists() or not set(names) <= set(json.loads(known.read_text())):
-        REACH.unlink(missing_ok=True)
-        WORK.mkdir(parents=True, exist_ok=True)
-        known.write_text(json.dumps(names))
-    for folder in folders:
-        state = {"all": folder, "state": digest(sorted((ROOT / folder).rglob("test_*.py")) or [ROOT / folder])}
-        if state in lines_of(REACH):
+    """The tests that each mutant could disturb; and the seconds of each test."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    names = {mutant.name for mutant in mutants}
+    passes: list[list[str]] = json.loads(PASSES.read_text()) if PASSES.exists() else []
+    new = names.difference(*passes)
+    if new:
+        passes.append(sorted(new))
+        PASSES.write_text(json.dumps(passes))
+    every = {mutant.name: mutant for package in PACKAGES for mutant in all_of(package)}
+    meets: dict[str, list[str]] = {name: [] for name in sorted(names)}
+    seconds: dict[str, float] = {}
+    for number, probes in enumerate(passes):
+        if names.isdisjoint(probes):
             continue
-        job = {"mode": "reach", "mutants": [asdict(one) for one in mutants], "out": str(REACH), "seconds": {}}
-        if pytest_with({**job, "tests": [line["test"] for line in _still_true()]}, [folder]) in ENDED:
-            append(REACH, state)
-    lines = [line for line in _still_true() if line["passed"]]
-    meets: dict[str, list[str]] = {name: [] for name in names}
-    for line in sorted(lines, key=lambda line: line["s"]):
-        for name in line["met"]:
-            if name in meets:
-                meets[name].append(line["test"])
-    return meets, {line["test"]: line["s"] for line in lines}
+        out = WORK / f"reach_{number}.jsonl"
+        _run_with_probes([every[name] for name in probes if name in every], folders, out)
+        for line in _still_true(out):
+            if line["passed"]:
+                seconds.setdefault(line["test"], line["s"])
+                for name in names.intersection(line["met"]):
+                    meets[name].append(line["test"])
+    return meets, seconds
 
 
-def _still_true() -> list[dict[str, Any]]:
+def _run_with_probes(mutants: Sequence[Mutant], folders: Sequence[str], out: Path) -> None:
+    """Runs the tests that `out` does not know as they are."""
+    for folder in folders:
+        state = {"all": folder, "state": digest(_files_of(folder))}
+        if state in lines_of(out):
+            continue
+        job = {"mode": "reach", "mutants": [asdict(one) for one in mutants], "out": str(out), "seconds": {}}
+        if pytest_with({**job, "tests": [line["test"] for line in _still_true(out)]}, [folder]) in ENDED:
+            append(out, state)
+
+
+def _files_of(folder: str) -> list[Path]:
+    """The tests of a folder: of src, the examples in its modules."""
+    pattern = "*.py" if folder.startswith("src") else "test_*.py"
+    return sorted((ROOT / folder).rglob(pattern)) or [ROOT / folder]
+
+
+def _still_true(out: Path) -> list[dict[str, Any]]:
     """What is known of tests whose files are as they were."""
     states = cache(lambda file: digest([ROOT / file]) if (ROOT / file).exists() else "")
-    lines = [line for line in lines_of(REACH) if "test" in line]
+    lines = [line for line in lines_of(out) if "test" in line]
     return [line for line in lines if line["state"] == states(line["test"].partition("::")[0])]
 
 
 def met_at_import() -> set[str]:
     """Mutants that change values already while the tests are collected."""
-    return {name for line in lines_of(REACH) for name in line.get("at_import", ())}
+    files = WORK.glob("reach_*.jsonl")
+    return {name for file in files for line in lines_of(file) for name in line.get("at_import", ())}
 
 
 def of_module(mutant: Mutant, seconds: Mapping[str, float]) -> list[str]:
@@ -136,16 +170,28 @@ def within_budget(tests: Sequence[str], seconds: Mapping[str, float], budget_s: 
     return chosen
 
 
+def cases_in_turn(tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """The quickest case of each test function, the quickest first; then the second cases, and so on."""
+    seen: Counter[str] = Counter()
+    turns: list[tuple[int, float, str]] = []
+    for test in sorted(tests, key=lambda test: (seconds[test], test)):
+        function = test.partition("[")[0]
+        turns.append((seen[function], seconds[test], test))
+        seen[function] += 1
+    return [test for _, _, test in sorted(turns)]
+
+
 def _in_turn(mutant: Mutant, meets: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
-    """The quickest tests, then those of files that are named after the module, then the others."""
+    """A case of the quick test functions, then the files that are named after the module, then all others."""
+    turns = cases_in_turn(meets, seconds)
     own = set(of_module(mutant, seconds))
-    first = within_budget(meets, seconds, BUDGET_S / 4)
-    return list(dict.fromkeys((*first, *(test for test in meets if test in own), *meets)))
+    first = within_budget(turns, seconds, BUDGET_S / 3)
+    return list(dict.fromkeys((*first, *(test for test in turns if test in own), *turns)))
 
 
 def verdicts(mutants: Sequence[Mutant], meets: Mapping[str, list[str]], seconds: Mapping[str, float]) -> dict[str, str]:
     """killed, circle (a test did not end) or survived, by the name of the mutant."""
-    out = WORK / "verdicts.jsonl"
+    out = WORK / f"verdicts_{SOURCES_DIGEST}.jsonl"
     chosen = {mutant.name: within_budget(_in_turn(mutant, meets[mutant.name], seconds), seconds) for mutant in mutants}
     known = _known(out)
     left = [mutant for mutant in mutants if not _is_settled(known.get(mutant.name), chosen[mutant.name], seconds)]

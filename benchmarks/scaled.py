@@ -162,7 +162,7 @@ class Bench:
             row |= {f"of_{name}": round(times[OURS].share_of(times[name]), 3) for name in calls if name != OURS}
             if sustained:
                 peer = next(name for name in calls if name != OURS)
-                held = stretches_of(self.timer, calls, times, peer, self.torch.cuda.current_device())
+                held = stretches_of(self.timer, calls, times, peer, open_gpu(self.torch.cuda.current_device()).uuid)
                 row |= {f"sustained_of_{n}": round(held[n].us / held[OURS].us, 3) for n in calls if n != OURS}
                 row["sustained_tflops"] = round(2 * m * n * k / held[OURS].us / 1e6)
             yield row | {"kernel": self._words(pairs[0], scales, fast)}

@@ -24,15 +24,15 @@ class Stretch:
 
 
 def stretches_of(
-    timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, device: int
+    timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, gpu_uuid: str
 ) -> dict[str, Stretch]:
-    """A stretch of each call. times: of single calls. first: the call that warms the card up. device: its number."""
+    """A stretch of each call. times: of single calls. first: the call that warms the card up. gpu_uuid: the card's."""
     graphs = {name: timer.capture(call, max(1, int(GRAPH_US / times[name].median_us))) for name, call in calls.items()}
     try:
         found: dict[str, Stretch] = {}
         _run_for(graphs[first], WARM_S)
         for name, graph in graphs.items():
-            with ClockLog(device) as log:
+            with ClockLog(gpu_uuid) as log:
                 each = _run_for(graph, STRETCH_S)
             found[name] = Stretch(statistics.median(each[len(each) // 2 :]), log.median_clock_mhz, log.median_power_w)
         return found

@@ -78,21 +78,6 @@ if TYPE_CHECKING:
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
-    "tilewright.frontend": (
-        "autotune",
-        "combine_rows",
-        "grouped_matmul",
-        "linear",
-        "linear_gated",
-        "matmul",
-        "ops",
-        "plan",
-        "prepare",
-        "quantize",
-        "quantize_weight",
-        "scaled_grouped_matmul",
-        "scaled_matmul",
-    ),
     "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -102,33 +87,11 @@ _HOME = {
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.report.debugger": ("watch",),
-    "tilewright.schedule": (
-        "Accumulate",
-        "Bind",
-        "Cluster",
-        "Distribute",
-        "Epilogue",
-        "Fuse",
-        "DependentLaunch",
-        "Persist",
-        "Pipeline",
-        "Prefetch",
-        "Raster",
-        "Relayout",
-        "Reorder",
-        "Schedule",
-        "Snake",
-        "Specialize",
-        "Split",
-        "Stage",
-        "Tensorize",
-        "Transfer",
-        "Unroll",
-        "Vectorize",
-    ),
     "tilewright.simulator": ("simulate",),
     "tilewright.toolchain": ("Build", "build"),
 }
+"""Where names live; classes that stand nowhere here are steps of schedules, and functions calls of the library."""
+
 _HOME_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
@@ -204,9 +167,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "distributed":
         return importlib.import_module("tilewright.distributed")
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    home = _HOME_OF.get(name) or ("tilewright.schedule" if name[0].isupper() else "tilewright.frontend")
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

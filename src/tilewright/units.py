@@ -25,6 +25,14 @@ def round_up(a: int, multiple: int) -> int:
     return ceil_div(a, multiple) * multiple
 
 
+def counted(count: int, noun: str) -> str:
+    """
+    >>> counted(1, "block"), counted(2, "block")
+    ('1 block', '2 blocks')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_bytes(size_bytes: float) -> str:
     """A size in binary units.
 

@@ -40,8 +40,8 @@ def _has(module: Any, name: str) -> bool:
     return True
 
 
-def _run(date: str, *rows: dict[str, Any]) -> str:
-    origin = {"device": "NVIDIA H200", "torch": "2", "command": f"run {date}", "date": date}
+def _run(date: str, *rows: dict[str, Any], device: str = "NVIDIA H200") -> str:
+    origin = {"device": device, "torch": "2", "command": f"run {date}", "date": date}
     return "".join(json.dumps(row) + "\n" for row in (origin, *rows))
 
 
@@ -69,3 +69,9 @@ def test_later_rows_of_products_by_pieces_replace_earlier_ones(tmp_path: Path) -
     assert "| 4096 x 4096 x 4096 | f16x3 | 150.0 | 3.00 | 2.0e-07 |" in text
     assert "### `examples/conjugate_gradients.py`\n\n```text\nprecision  0\n     tf32  1\n```" in text
     assert all(f"`run 2026-01-0{day}`" in text for day in (1, 2, 3))
+    other = tmp_path / "other"
+    other.write_text(_run("2026-01-04", {**weight, "us": 81.0}, timed("f16x3", 300.0), device="NVIDIA H100 80GB HBM3"))
+    both = emulation_table.section([single, other])
+    assert "| H200 | 4096 x 14336 | 16 | f16x3 | f16x3 | 60.0 |" in both
+    assert "| H100 SXM | 4096 x 14336 | 16 | f16x3 | f16x3 | 81.0 |" in both
+    assert "| f16x3 | 200 |" in both and "| 300 |" not in both

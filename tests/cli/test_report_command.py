@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from command_runs import Cli
 
 from tilewright.bench import records
+from tilewright.prediction.advice import advise
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what `tests/report` asks for: products by pieces, edits that were tried."""
+    monkeypatch.setattr("tilewright.report.page.ladder.pieces_rows", lambda spec: ())
+    monkeypatch.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.0))
 
 
 def test_it_writes_one_file(cli: Cli, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tilewright.dtypes import BF16, F16, TF32, TF32_TRUNCATED, DType
 from tilewright.kernels.mma_presets import PERSISTENT
 from tilewright.ladders import find_rung
-from tilewright.ladders.ampere.r6_full import schedule
+from tilewright.ladders.ampere import full as schedule
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.runtime.driver import open_gpu
 from tilewright.toolchain import build, verify_on_gpu

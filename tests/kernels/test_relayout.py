@@ -11,6 +11,7 @@ import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
 from drawn_problems import drawn_sources
 
+from tests.kernels.stored import relaid
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F16, F32, DType
@@ -20,7 +21,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.relayout import CopyConfig, RelayoutConfig
-from tilewright.problem.relayout import MatrixCopy, Relayout, relaid
+from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 from tilewright.units import round_up

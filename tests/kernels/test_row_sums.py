@@ -7,12 +7,13 @@ import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
 from drawn_problems import drawn_rows
 
+from tests.kernels.stored import summed_rows
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F16, F32, DType
 from tilewright.errors import ProblemError
 from tilewright.ir.kernel import Kernel
 from tilewright.kernels.row_sums import RowSumsConfig
-from tilewright.problem.row_sums import RowSums, summed_rows
+from tilewright.problem.row_sums import RowSums
 from tilewright.simulator import simulate
 
 KINDS = {"gathered": (1, False), "weighted": (1, True), "two": (2, True), "eleven": (11, True), "plain": (3, False)}

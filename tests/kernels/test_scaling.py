@@ -10,6 +10,7 @@ import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
 from drawn_problems import drawn_scaling
 
+from tests.kernels.stored import scales_stored
 from tilewright.device.catalog import device
 from tilewright.errors import ProblemError, SimulationError
 from tilewright.ir.buffer import Space
@@ -17,7 +18,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.scaling import ScalingConfig
-from tilewright.problem.scaling import Scaling, scales_stored
+from tilewright.problem.scaling import Scaling
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 

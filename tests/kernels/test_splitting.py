@@ -10,6 +10,7 @@ import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
 from drawn_problems import drawn_splitting
 
+from tests.kernels.stored import flag_stored, inverses_stored, pieces_stored
 from tilewright.device.catalog import device
 from tilewright.dtypes import TF32
 from tilewright.errors import ProblemError, SimulationError
@@ -20,7 +21,7 @@ from tilewright.ir.visit import rewrite
 from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
-from tilewright.problem.splitting import Splitting, flag_stored, inverses_stored, pieces_stored
+from tilewright.problem.splitting import Splitting
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -164,6 +165,7 @@ def test_lines_that_are_scaled_and_split_in_one_launch_are_read_once() -> None:
     assert {line.width_bytes for line in loads} == {16}
 
 
+@pytest.mark.cross_section("length", every=2)
 @pytest.mark.parametrize("length", [64, 4096, 14336, 28672, LONGEST_LINE])
 def test_lines_of_every_length_are_held_without_spills(length: int) -> None:
     for leading in (length, length + 1):

@@ -22,7 +22,7 @@ from tilewright.kernels.mma_presets import (
     best_for,
 )
 from tilewright.ladders import find_rung
-from tilewright.ladders.ampere.r6_full import configurations
+from tilewright.ladders.ampere_points import configurations
 from tilewright.problem import make_operands
 from tilewright.problem.tolerance import check
 from tilewright.toolchain import build, run_on_simulator

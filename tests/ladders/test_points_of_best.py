@@ -31,7 +31,7 @@ from tilewright.kernels.wgmma_presets import (
     persistent,
     skinny,
 )
-from tilewright.ladders.hopper.r9_best import configurations
+from tilewright.ladders.hopper_points import of_best as configurations
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation

@@ -14,11 +14,12 @@ from tilewright.ir.program import Route
 from tilewright.ir.stmt import For, If, Move
 from tilewright.ir.visit import walk
 from tilewright.kernels.mma_presets import THROUGH_SHARED, at_depth
-from tilewright.ladders.ampere.r6_full import FULL
-from tilewright.ladders.worklog.r13_best import BEST_RUNG
+from tilewright.ladders import find_rung
 from tilewright.lowering.narrow_accesses import narrowed_copies
 from tilewright.problem import check, make_operands
 from tilewright.problem.reference import view
+
+FULL = find_rung("ampere/full")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_the_loop_that_feeds_tensor_cores_has_no_branch() -> None:
 
 def test_rows_of_c_say_nothing_of_the_width_of_loads() -> None:
     """An odd n makes stores narrow; A and B, whose rows lie along k, are still read 16 bytes at a time."""
-    kernel = build(Gemm(256, 257, 128, F32, b=Order.COL), BEST_RUNG).kernel
+    kernel = build(Gemm(256, 257, 128, F32, b=Order.COL), find_rung("worklog/best")).kernel
     assert kernel.variant == Variant(frozenset("mk"), 16, True, 1) and "results1" in kernel.variant.name
     widths: dict[str, set[int]] = {"A": set(), "B": set(), "C": set()}
     for _, stmt in walk(kernel.body):

@@ -10,7 +10,7 @@ from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.ir.stmt import For, LoadMatrices, Move, MultiplyTiles, RoundPair, Stmt
 from tilewright.ir.visit import walk
 from tilewright.isa.mma_sync import MMA_TF32_F32
-from tilewright.ladders.ampere.r6_full import FULL
+from tilewright.ladders import find_rung
 from tilewright.layout.fragment import Fragment
 from tilewright.problem import make_operands
 from tilewright.problem.reference import view
@@ -65,7 +65,7 @@ def test_nan_and_infinity_are_what_the_hardware_makes_of_them(b: Order) -> None:
     bits = (0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0xFFC00000, 0x7FF00000, 0x7FFFF000, 0x7F800000, 0x7F800001)
     for row, pattern in enumerate(bits):
         rows[row, row + 3] = np.uint32(pattern).view(np.float32)
-    computed, _ = run_on_simulator(build(gemm, FULL), operands)
+    computed, _ = run_on_simulator(build(gemm, find_rung("ampere/full")), operands)
     assert np.isnan(computed[:6]).all() and np.isinf(computed[6:8]).all() and np.isfinite(computed[8:]).all()
 
 
@@ -74,7 +74,7 @@ def names(stmt: Stmt) -> str:
 
 
 def test_fragments_are_rounded_when_they_are_used_not_when_they_are_loaded() -> None:
-    kernel = build(Gemm(256, 256, 64, F32, product=TF32, b=Order.COL), FULL).kernel
+    kernel = build(Gemm(256, 256, 64, F32, product=TF32, b=Order.COL), find_rung("ampere/full")).kernel
     (loop,) = [stmt for stmt in kernel.body if isinstance(stmt, For) and stmt.carried]
     kinds = [name for _, stmt in walk(loop.body) if (name := names(stmt))]
     assert (

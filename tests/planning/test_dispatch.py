@@ -201,6 +201,18 @@ def test_threads_that_ask_the_same_plan_it_once() -> None:
     assert all(plan is plans[0] for plan in plans) and len(dispatcher.kernels.made) == 1
 
 
+def test_plans_that_are_kept_are_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond, they are made anew, and are the same."""
+    monkeypatch.setattr("tilewright.planning.dispatch._KEPT_PLANS", 3)
+    dispatcher, other = paper_dispatcher(device("H200")), paper_dispatcher(device("H200"))
+    sizes = [256, 512, 768, 1024, 1280, 256]
+    for made, size in enumerate(sizes, 1):
+        request = asked(size, size, size, "f16", "NN")
+        assert dispatcher.plan(request).words == other.plan(request).words
+        known = [one for one in sizes[:made] if dispatcher.known(asked(one, one, one, "f16", "NN")) is not None]
+        assert size in known and len(set(known)) <= 3
+
+
 def test_matrices_beyond_31_bits_have_kernels_of_their_own() -> None:
     plan = planned(known("H200"), problem(70000, 70000, 128, "f32"))
     assert "near" not in plan.steps[0].launch.source.text.split("assumes")[1].splitlines()[0]

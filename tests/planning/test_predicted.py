@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tilewright.bench.records import recorded_folder
-from tilewright.device.catalog import device
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.predicting import predict_precision
 from tilewright.planning.plan import Role
@@ -38,6 +37,7 @@ def test_splitting_a_large_weight_for_few_rows_is_what_takes_most() -> None:
     assert found.binding.name.startswith("split B") and "tilewright.prepare" in found.relief
 
 
+@pytest.mark.cross_section("precision", every=2)
 @pytest.mark.parametrize("precision", ["bf16x9", "bf16x6", "bf16x3", "tf32x3", "f16x3", "f32_emulated"])
 def test_recorded_times_lie_in_the_interval(precision: str) -> None:
     rows = [json.loads(line) for line in (recorded_folder() / "emulation_h200.jsonl").read_text().splitlines()]
@@ -57,10 +57,19 @@ def test_parts_of_split_k_are_blocks_of_their_own() -> None:
 
 
 def test_what_is_not_predicted() -> None:
-    with pytest.raises(LaunchError, match="GEMV kernel"):
-        predict_precision("f32_emulated", 1, 4096, 4096, device("H200"))
     with pytest.raises(LaunchError, match="wgmma"):
         predict_precision("bf16x6", 512, 512, 512, "A100")
     with pytest.raises(ProblemError, match="takes no time"):
         predict_precision("bf16x6", 0, 512, 512, "H200")
     assert predict_precision("f32_emulated", 512, 512, 512, "A100")[0].seconds > 0
+
+
+@pytest.mark.parametrize(("rows", "k", "n", "us"), [(1, 4096, 14336, 55.1), (1, 4096, 4096, 18.8)])
+def test_gemv_is_predicted_from_its_bytes(rows: int, k: int, n: int, us: float) -> None:
+    """us: recorded on an H200 (benchmarks/results/emulation_h200.jsonl)."""
+    found, plan = predict_precision("f32_emulated", rows, n, k, "H200")
+    assert "gemv" in plan.words and found.binding.name == "DRAM"
+    assert found.low_s < us * 1e-6 < found.high_s
+    assert found.seconds == pytest.approx(sum(term.seconds for term in found.stacked))
+    halved, _ = predict_precision("f32_emulated", rows, n, k, "H200", clock_mhz=500)
+    assert halved.seconds > found.seconds

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.properties.evaluate import evaluate
 from tilewright.dtypes import BF16, F32
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.buffer import Space
-from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.ladders import find_rung

@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from tests.properties.evaluate import evaluate
 from tests.random_schedules import Drawing, random_variant
 from tests.strategies import NO_SHRINKING, budget, schedules
 from tilewright.errors import LoweringError
-from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.program_text import program_text
 from tilewright.ir.stmt import Alloc, For, Let, Stmt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Cast, Const, Expr, Load, Var, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, LoadFragment, Move, MultiplyTiles, StoreFragment
+from tilewright.ir.visit import walk
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wmma import WMMA_F16_F32, WMMA_TF32_F32
@@ -179,6 +181,17 @@ def test_a_corner_that_is_not_aligned_is_found() -> None:
     (found,) = findings(loading(WMMA_F16_F32, "A", Order.ROW, 40, corner=72))
     assert found.kind is Kind.MISALIGNED
     assert found.headline == "A tile of tile begins at byte 144, not at a multiple of 32."
+
+
+@pytest.mark.parametrize("step", [8, 16, 24])
+def test_each_corner_of_a_loop_is_looked_at(step: int) -> None:
+    """The lanes name the same places relative to each other in every iteration: only the first element differs."""
+    one = loading(WMMA_F16_F32, "A", Order.ROW, 40, corner=Var("i") * step)
+    (load,) = (stmt for _, stmt in walk(one.body) if isinstance(stmt, LoadFragment))
+    body = tuple(loop("i", 4, stmt) if stmt is load else stmt for stmt in one.body)
+    wrong = sum(i * step * 2 % 32 != 0 for i in range(4))
+    found = [each for each in findings(replace(one, body=body)) if each.kind is Kind.MISALIGNED]
+    assert sum(each.occurrences for each in found) == wrong
 
 
 def test_lines_that_are_not_aligned_are_found() -> None:

@@ -19,7 +19,7 @@ def test_the_first_call_warms_the_card_up_and_the_later_half_of_a_stretch_counts
     monkeypatch.setattr(stretches.time, "monotonic", lambda: next(ticks) / 10)
     calls = {"ours": lambda: "ours", "peer": lambda: "peer"}
     times = {name: Times((us,)) for name, us in timer.speeds.items()}
-    found = stretches.stretches_of(timer, calls, times, "peer", 0)
+    found = stretches.stretches_of(timer, calls, times, "peer", "GPU-0")
     assert timer.captured == {"ours": 200, "peer": 50}  # 20 ms each
     warm, own = timer.log.index("ours"), timer.log.count("ours")
     assert set(timer.log[:warm]) == {"peer"} and warm > own > 1 and timer.log.count("peer") == warm + own

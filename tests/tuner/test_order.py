@@ -13,7 +13,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma_presets import PING_PONG
 from tilewright.ladders import find_rung
-from tilewright.ladders.hopper.points import point_of
+from tilewright.ladders.hopper_points import point_of
 from tilewright.planning.on_paper import order_of_plan
 from tilewright.planning.packing import Alignment
 from tilewright.problem.gemm import Gemm, Order

@@ -11,7 +11,7 @@ from validation import spearman
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.ladders.worklog.r13_best import config_at
+from tilewright.ladders.worklog_points import config_at
 from tilewright.planning.packing import Alignment
 from tilewright.planning.ranking import estimate_us
 from tilewright.problem.gemm import Gemm

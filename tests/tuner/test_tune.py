@@ -31,7 +31,7 @@ def test_with_time_enough_everything_is_measured_once_and_the_fastest_wins(tmp_p
 
 
 def test_less_than_half_of_the_bowl_is_enough_to_find_its_ground(tmp_path: Path) -> None:
-    outcome = a_search(tmp_path, Measurer(), seconds=len(CANDIDATES) / 3 * 0.1 + 2).run()
+    outcome = a_search(tmp_path, Measurer(), seconds=len(CANDIDATES) / 3 * 0.1 + 1.7).run()
     assert not outcome.exhausted
     assert outcome.here <= len(CANDIDATES) // 2
     assert outcome.time.median_us <= 1.03 * 100.0
@@ -51,8 +51,8 @@ def test_a_wrong_result_is_reported_and_never_chosen(tmp_path: Path) -> None:
 
 def test_the_budget_is_kept_finalists_included(tmp_path: Path) -> None:
     measurer = Measurer()
-    outcome = a_search(tmp_path, measurer, seconds=5.0).run()
-    assert 3.0 < outcome.elapsed_s <= 5.0
+    outcome = a_search(tmp_path, measurer, seconds=3.0).run()
+    assert 2.0 < outcome.elapsed_s <= 3.0
     assert 0 < outcome.here < len(CANDIDATES)
 
 
@@ -105,9 +105,9 @@ def test_a_claim_writes_the_name_of_its_candidate_and_no_parameters(tmp_path: Pa
 
 def test_where_every_candidate_fails_the_reasons_are_told(tmp_path: Path) -> None:
     broken = Compilers(dict.fromkeys(CANDIDATES, "error: no"))
-    with pytest.raises(TilewrightError, match="48 of 48 candidates failed") as refusal:
+    with pytest.raises(TilewrightError, match="30 of 30 candidates failed") as refusal:
         a_search(tmp_path, Measurer(), broken).run()
-    assert refusal.value.place == "48 x error: no"
+    assert refusal.value.place == "30 x error: no"
 
 
 def test_an_earlier_winner_is_timed_with_the_finalists(tmp_path: Path) -> None:

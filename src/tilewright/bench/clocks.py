@@ -12,10 +12,13 @@ PERIOD_S = 0.02
 
 
 class ClockLog:
-    """Samples clock and power in the background for as long as it is entered; empty without NVML."""
+    """Samples clock and power in the background for as long as it is entered; empty without NVML.
 
-    def __init__(self, gpu_index: int) -> None:
-        self._index = gpu_index
+    gpu_uuid: as `Gpu.uuid`. Numbers of GPUs are not those of NVML where CUDA_VISIBLE_DEVICES hides some.
+    """
+
+    def __init__(self, gpu_uuid: str) -> None:
+        self._uuid = gpu_uuid
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.clocks_mhz: list[float] = []
@@ -33,7 +36,7 @@ class ClockLog:
         try:
             nvml: Any = importlib.import_module("pynvml")
             nvml.nvmlInit()
-            handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+            handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
         except Exception:
             # Clock and power explain a figure; without them it is still a figure.
             return self

@@ -82,7 +82,7 @@ def _measure_problem(
         candidates["cuBLAS"] = peer.launch
     steps = None if progress is None else lambda done, total: progress("timing", done, total)
     try:
-        with ClockLog(gpu.index) as log:
+        with ClockLog(gpu.uuid) as log:
             times = measure(gpu, candidates, rotated, rounds=rounds, progress=steps)
     finally:
         rotated.close()

@@ -12,6 +12,7 @@ from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
 from tilewright.errors import TilewrightError
 from tilewright.planning.on_paper import version_of
+from tilewright.units import counted
 from tilewright.winners.database import Database
 from tilewright.winners.keys import short_name
 from tilewright.winners.lookup import is_current
@@ -65,7 +66,7 @@ def export(
         sys.stdout.write("".join(lines))
     else:
         file.write_text("".join(lines), encoding="utf-8")
-        output.note(f"{_counted(len(lines))} written to {file}.")
+        output.note(f"{counted(len(lines), 'winner')} written to {file}.")
     return 0
 
 
@@ -81,7 +82,9 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `exp
     store = Database()
     done = store.import_(lines, file.name)
     _complain(store)
-    print(f"{_counted(done.added)} new, {done.replaced} replaced slower ones, {done.slower} slower than yours.")
+    print(
+        f"{counted(done.added, 'winner')} new, {done.replaced} replaced slower ones, {done.slower} slower than yours."
+    )
     return 0
 
 
@@ -103,7 +106,7 @@ def prune(
     store = Database()
     removed = store.prune(wanted)
     _complain(store)
-    print(f"{_counted(removed)} removed.")
+    print(f"{counted(removed, 'winner')} removed.")
     return 0
 
 
@@ -112,10 +115,6 @@ def path() -> int:
     """Print where your winners are kept."""
     print(Database().path)
     return 0
-
-
-def _counted(count: int) -> str:
-    return "1 winner" if count == 1 else f"{count} winners"
 
 
 def _complain(store: Database) -> None:

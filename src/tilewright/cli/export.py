@@ -14,6 +14,7 @@ from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import counted
 
 EXAMPLES = (
     "tilewright export --size 4096 --dtype bf16 --output gemm",
@@ -98,7 +99,7 @@ def export(
         )
     console = output.out()
     console.print(
-        f"{made.name}: {chosen.origin}, {_count(len(made.kernels))} for {', '.join(map(str, made.archs))}",
+        f"{made.name}: {chosen.origin}, {counted(len(made.kernels), 'kernel')} for {', '.join(map(str, made.archs))}",
         soft_wrap=True,
     )
     for file in written.files:
@@ -106,10 +107,6 @@ def export(
     if chosen.passed_over:
         output.note(f"matmul would take several launches here: {chosen.passed_over}. An export is one.")
     return 0
-
-
-def _count(kernels: int) -> str:
-    return "1 kernel" if kernels == 1 else f"{kernels} kernels"
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:

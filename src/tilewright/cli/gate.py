@@ -34,6 +34,7 @@ from tilewright.report.gate import (
 from tilewright.report.gate.facts import DEFAULT_ARCHS
 from tilewright.report.gate.words import causes, value_text
 from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.units import counted
 
 EXAMPLES = (
     "tilewright gate kernels.py --update --arch sm_80 --arch sm_90a",
@@ -80,7 +81,7 @@ def gate(
         _print(output.out(), compared, reasons, forgotten, rewrite=rewrite)
     if rewrite and not failed:
         update(snapshot, {one.name: one.facts for one in compared if one.facts is not None}, forget=forgotten)
-        output.note(f"{_plural(len(compared), 'schedule')} written to {snapshot}.")
+        output.note(f"{counted(len(compared), 'schedule')} written to {snapshot}.")
     elif rewrite:
         output.note("The snapshot was not written.")
     elif failed and not as_json:
@@ -149,7 +150,7 @@ def _print(
     if not rewrite:
         bad = sum(not one.ok for one in compared)
         better = sum(one.ok and bool(one.better) for one in compared)
-        parts = [f"{_plural(bad, 'schedule')} failed" if bad else "", f"{better} got better" if better else ""]
+        parts = [f"{counted(bad, 'schedule')} failed" if bad else "", f"{better} got better" if better else ""]
         parts.append(f"{len(compared) - bad - better} as before" if len(compared) - bad - better else "")
         console.print(", ".join(part for part in parts if part) + ".", style="bold red" if bad else "bold green")
 
@@ -182,7 +183,3 @@ def _as_dict(one: Comparison, reasons: Sequence[str]) -> dict[str, object]:
         "notes": list(one.notes),
         "facts": one.facts and one.facts.as_data(),
     }
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else f'{noun}s'}"

@@ -39,6 +39,11 @@ def print_json(data: Any) -> None:
     print(json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a value, for JSON."""
+    return {name: getattr(value, name) for name in names}
+
+
 def _finite(data: Any) -> Any:
     if isinstance(data, dict):
         return {str(key): _finite(value) for key, value in data.items()}

@@ -171,7 +171,5 @@ def as_dict(predicted: Prediction) -> dict[str, Any]:
     return {
         "figure": "predicted",
         **asdict(predicted),
-        "tflops_low": predicted.tflops_low,
-        "tflops_high": predicted.tflops_high,
-        "sustained_tflops": predicted.sustained_tflops,
+        **output.picked(predicted, "tflops_low", "tflops_high", "sustained_tflops"),
     }

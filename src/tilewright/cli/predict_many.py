@@ -114,20 +114,9 @@ def _reason(error: TilewrightError, spec: DeviceSpec) -> str:
 
 
 def _plain(one: Prediction) -> dict[str, object]:
-    return {
-        "figure": "predicted",
-        "device": one.device,
-        "seconds": one.seconds,
-        "low_s": one.low_s,
-        "high_s": one.high_s,
-        "tflops": one.tflops,
-        "clock_hz": one.clock_hz,
-        "sustained_hz": one.sustained_hz,
-        "sustained_s": one.sustained_s,
-        "sustained_tflops": one.sustained_tflops,
-        "blocks_per_sm": one.blocks_per_sm,
-        "binding": one.binding.name,
-    }
+    names = ("device", "seconds", "low_s", "high_s", "tflops", "clock_hz", "sustained_hz", "sustained_s")
+    told = output.picked(one, *names, "sustained_tflops", "blocks_per_sm")
+    return {"figure": "predicted", **told, "binding": one.binding.name}
 
 
 def _print(title: str, what: str, lines: Sequence[Line]) -> None:

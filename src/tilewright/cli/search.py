@@ -31,6 +31,7 @@ EXAMPLES = (
 
 DEFAULT_SIZE = "4096"
 
+_TOLD = ("point", "median_us", "tflops", "share_of_cublas", "registers", "device", "date")
 _IN_A_FILE = "name the values of some: def {}(gemm: tw.Gemm, depth: Literal[8, 16] = 8) -> tw.Schedule."
 
 
@@ -117,7 +118,7 @@ def _searchable() -> str:
 def _print(path: Path, trials: list[Trial], as_json: bool) -> int:
     best = best_trial(trials)
     if as_json:
-        output.print_json({"trials": len(trials), "best": None if best is None else vars_of(best)})
+        output.print_json({"trials": len(trials), "best": None if best is None else output.picked(best, *_TOLD)})
         return 0 if best is not None else 1
     if best is None or best.tflops is None:
         raise TilewrightError(f"{str(path)!r} holds no right point yet.", hint="run the search without --show.")
@@ -125,9 +126,3 @@ def _print(path: Path, trials: list[Trial], as_json: bool) -> int:
     print(f"{len(trials)} points in {path}; the best: {best.tflops:.2f} TFLOP/s{share}, {best.registers} registers")
     print("  " + ", ".join(f"{name} {value}" for name, value in best.point.items()))
     return 0
-
-
-def vars_of(trial: Trial) -> dict[str, object]:
-    """A trial as plain values."""
-    names = ("point", "median_us", "tflops", "share_of_cublas", "registers", "device", "date")
-    return {name: getattr(trial, name) for name in names}

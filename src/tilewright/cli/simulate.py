@@ -48,6 +48,9 @@ DETECTORS: dict[str, tuple[Kind, ...]] = {
 """What each detector reports. Deadlock and broken barriers are always reported."""
 
 
+_SEARCHED = ("blocks", "orders", "steps", "complete", "same_bits", "bound")
+
+
 def simulate(
     rung: RungName,
     size: OwnSize = None,
@@ -102,7 +105,7 @@ def simulate(
     ok = verdict.ok and run.completed and not any(finding.kind.is_error for finding in findings)
     ok = ok and (searched is None or searched.same_bits)
     if as_json:
-        found_in_orders = {} if searched is None else {"search": _search_as_dict(searched)}
+        found_in_orders = {} if searched is None else {"search": output.picked(searched, *_SEARCHED)}
         output.print_json(_as_dict(found.name, gemm, verdict, ok, run.counters, findings) | found_in_orders)
     else:
         _print(found.title, gemm, verdict, run.counters, findings, is_looking=detectors != "none")
@@ -121,17 +124,6 @@ def _searched(built: Build, operands: Operands, most_orders: int) -> OrderSearch
             resident_blocks=built.kernel.cluster,
             progress=lambda done, total: step("", done, total),
         )
-
-
-def _search_as_dict(searched: OrderSearch) -> dict[str, object]:
-    return {
-        "blocks": searched.blocks,
-        "orders": searched.orders,
-        "steps": searched.steps,
-        "complete": searched.complete,
-        "same_bits": searched.same_bits,
-        "bound": searched.bound,
-    }
 
 
 def _kinds(text: str) -> set[Kind]:
@@ -162,10 +154,7 @@ def _as_dict(
             {
                 "kind": finding.kind.name.lower(),
                 "is_error": finding.kind.is_error,
-                "headline": finding.headline,
-                "place": finding.place,
-                "buffer": finding.buffer,
-                "occurrences": finding.occurrences,
+                **output.picked(finding, "headline", "place", "buffer", "occurrences"),
             }
             for finding in findings
         ],

@@ -20,6 +20,8 @@ from tilewright.winners.database import Database
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
 
+_TOLD = ("best", "median_us", "share_of_cublas", "failure")
+
 
 @dataclass(frozen=True, slots=True)
 class Suite:
@@ -72,7 +74,7 @@ def tune_suite(
         output.print_json(
             {
                 "device": spec.name,
-                "rows": [_plain(row) for row in rows],
+                "rows": [{"problem": str(row.problem), **output.picked(row, *_TOLD)} for row in rows],
                 "left": table.left,
                 "record": str(asked.record),
                 "exported": written,
@@ -114,13 +116,3 @@ def _export(path: Path | None, database: Database, spec: DeviceSpec) -> int | No
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
     return len(lines)
-
-
-def _plain(row: Row) -> dict[str, object]:
-    return {
-        "problem": str(row.problem),
-        "best": row.best,
-        "median_us": row.median_us,
-        "share_of_cublas": row.share_of_cublas,
-        "failure": row.failure,
-    }

@@ -13,36 +13,7 @@ from tilewright.codegen.async_prelude import (
     wgmma_name,
 )
 from tilewright.codegen.expr import CudaExpr
-from tilewright.ir.async_stmt import (
-    ArriveBarrier,
-    AsyncStmt,
-    ClusterBarrier,
-    CommitStores,
-    ExpectBytes,
-    FenceBarriers,
-    FenceProxy,
-    InitBarrier,
-    PrefetchMap,
-    SetRegisters,
-    SharedMatrix,
-    SignalFlag,
-    StartNextGrid,
-    StoreAsync,
-    StoreMatrices,
-    TeamBarrier,
-    TensorMap,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    WaitBarrier,
-    WaitFlag,
-    WaitPreviousGrid,
-    WaitStores,
-    Wgmma,
-    WgmmaCommit,
-    WgmmaFence,
-    WgmmaWait,
-)
+from tilewright.ir import async_stmt
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
 from tilewright.isa.wgmma import transposes
@@ -52,73 +23,73 @@ RAGGED_LINES = 1 << 30
 Source: triton.tools.ragged_tma."""
 
 
-def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     """The call that a statement prints. address: a place as a pointer."""
     call = expr.call
     match stmt:
-        case InitBarrier():
+        case async_stmt.InitBarrier():
             return call("init_barrier", address(stmt.place), str(stmt.arrivals))
-        case FenceBarriers():
+        case async_stmt.FenceBarriers():
             return call("fence_barriers")
-        case ExpectBytes():
+        case async_stmt.ExpectBytes():
             return call("expect_bytes", address(stmt.place), str(stmt.size_bytes))
-        case ArriveBarrier(rank=None):
+        case async_stmt.ArriveBarrier(rank=None):
             return call("arrive", address(stmt.place))
-        case ArriveBarrier():
+        case async_stmt.ArriveBarrier():
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
-        case SignalFlag():
+        case async_stmt.SignalFlag():
             return call(flag_name("signal_flag", stmt.scope), address(stmt.place), expr(stmt.value))
-        case WaitFlag():
+        case async_stmt.WaitFlag():
             return call(flag_name("wait_flag", stmt.scope), address(stmt.place), expr(stmt.value))
-        case WaitBarrier():
+        case async_stmt.WaitBarrier():
             name = "wait_barrier_of_cluster" if stmt.of_cluster else "wait_barrier"
             return call(name, address(stmt.place), expr(stmt.parity))
-        case StoreAsync():
+        case async_stmt.StoreAsync():
             places = address(stmt.dst), address(stmt.src)
             return call(store_async_name(stmt.count), *places, expr(stmt.rank), address(stmt.signal))
-        case TmaLoad():
+        case async_stmt.TmaLoad():
             return _tma_load(stmt, expr, address)
-        case TmaPrefetch():
+        case async_stmt.TmaPrefetch():
             expr.used.add(TENSOR_MAP)
             return call(tma_name(stmt.map, of="tma_prefetch"), f"&{stmt.map.name}", *_box(stmt, expr))
-        case TmaStore():
+        case async_stmt.TmaStore():
             expr.used.add(TENSOR_MAP)
             return call(tma_name(stmt.map, of="tma_store"), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
-        case PrefetchMap():
+        case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")
-        case CommitStores():
+        case async_stmt.CommitStores():
             return call("commit_stores")
-        case WaitStores():
+        case async_stmt.WaitStores():
             name = "wait_stores" if stmt.written else "wait_stores_read"
             return _counted(expr, name, stmt.pending)
-        case FenceProxy():
+        case async_stmt.FenceProxy():
             return call("fence_proxy" if stmt.space is Space.SHARED else "fence_proxy_global")
-        case ClusterBarrier():
+        case async_stmt.ClusterBarrier():
             return call("cluster_barrier")
-        case TeamBarrier():
+        case async_stmt.TeamBarrier():
             return call("team_barrier", expr(stmt.number), str(stmt.threads))
-        case SetRegisters():
+        case async_stmt.SetRegisters():
             return _counted(expr, "grow_registers" if stmt.grow else "shrink_registers", stmt.count)
-        case StartNextGrid():
+        case async_stmt.StartNextGrid():
             return call("start_next_grid")
-        case WaitPreviousGrid():
+        case async_stmt.WaitPreviousGrid():
             return call("wait_previous_grid")
-        case WgmmaFence():
+        case async_stmt.WgmmaFence():
             return call("wgmma_fence")
-        case WgmmaCommit():
+        case async_stmt.WgmmaCommit():
             return call("wgmma_commit_group")
-        case WgmmaWait(sums=None):
+        case async_stmt.WgmmaWait(sums=None):
             return _counted(expr, "wgmma_wait_group", stmt.pending)
-        case WgmmaWait():
+        case async_stmt.WgmmaWait():
             assert stmt.sums is not None
             expr.used.add("wgmma_wait_group")
             count = stmt.sums.buffer.elements
             return f"wgmma_wait_group<{stmt.pending}, {count}>(&{expr.place(stmt.sums)})"
-        case Wgmma():
+        case async_stmt.Wgmma():
             return _multiply(stmt, expr, address)
-        case StoreMatrices():
+        case async_stmt.StoreMatrices():
             return call(store_matrices_name(stmt.count, stmt.transposed), address(stmt.dst), address(stmt.src))
         case _:
             assert_never(stmt)
@@ -129,14 +100,14 @@ def _counted(expr: CudaExpr, name: str, count: int) -> str:
     return f"{name}<{count}>()"
 
 
-def _tma_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _tma_load(stmt: async_stmt.TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add(TENSOR_MAP)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
     name = tma_name(stmt.map, multicast=stmt.mask is not None, evict_first=stmt.evict_first)
     return expr.call(name, *arguments, *(() if stmt.mask is None else (expr.bits(stmt.mask),)))
 
 
-def _box(stmt: TmaLoad | TmaPrefetch | TmaStore, expr: CudaExpr) -> list[str]:
+def _box(stmt: async_stmt.TmaLoad | async_stmt.TmaPrefetch | async_stmt.TmaStore, expr: CudaExpr) -> list[str]:
     """The coordinates of a box, from the contiguous dimension on."""
     if not stmt.map.ragged:
         return [expr(part) for part in stmt.at]
@@ -144,17 +115,19 @@ def _box(stmt: TmaLoad | TmaPrefetch | TmaStore, expr: CudaExpr) -> list[str]:
     return [expr(along), expr(Const(RAGGED_LINES) - lines + across), expr(first + lines), str(RAGGED_LINES)]
 
 
-def tma_name(told: TensorMap, *, multicast: bool = False, evict_first: bool = False, of: str = "tma_load") -> str:
+def tma_name(
+    told: async_stmt.TensorMap, *, multicast: bool = False, evict_first: bool = False, of: str = "tma_load"
+) -> str:
     """The function that copies a box, or asks for it, by the number of its coordinates."""
     base = f"{of}{'_multicast' * multicast}{'_evict_first' * evict_first}"
     return f"{base}_{told.rank}d" if told.rank > 2 else base
 
 
-def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _multiply(stmt: async_stmt.Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     in_registers = isinstance(stmt.a, Ref)
     name = wgmma_name(stmt.instruction, a_in_registers=in_registers)
     expr.used.add(name)
-    sides = [side for side in (stmt.a, stmt.b) if isinstance(side, SharedMatrix)]
+    sides = [side for side in (stmt.a, stmt.b) if isinstance(side, async_stmt.SharedMatrix)]
     turned = ", ".join(str(int(side.turned)) for side in sides)
     transposed = f"<{turned}>" if transposes(stmt.instruction.product) else ""
     add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
@@ -162,7 +135,7 @@ def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str
     return f"{name}{transposed}({address(stmt.d)}, {a}, {b}, {add})"
 
 
-def _descriptor(matrix: SharedMatrix, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _descriptor(matrix: async_stmt.SharedMatrix, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add("matrix_descriptor")
     numbers = f"{matrix.leading_bytes}, {matrix.stride_bytes}, {matrix.swizzle.descriptor_code}"
     return f"matrix_descriptor<{numbers}>({address(matrix.place)})"

@@ -11,6 +11,7 @@ pytorch    entry: which calls PyTorch must see as an operator; plain: tensors th
            gradients of functions of the epilogue
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept; weights: one in codes of 4 or 8 bits
+remembered calls that were made before
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
 guard_flags by which the device chooses between plans of a call
 autotuning which plan is the fastest, measured at the first call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import MOST, HostMemory, gpu_of, refuse_other_library
+from tilewright.frontend.compute import HostMemory, gpu_of, refuse_other_library
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, View, library_of
 from tilewright.frontend.ragged import refuse_elsewhere
+from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.shapes import ShapeError
 from tilewright.kernels.row_sums import MOST_TERMS
@@ -115,22 +115,16 @@ class _Known:
         return result
 
 
-_KNOWN: dict[Any, _Known] = {}
+_KNOWN: Remembered[_Known] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: Listed | None = None) -> Any:
     """The result of a call. Raises as `combine_rows`, HostMemory for arrays on no GPU, and LaunchError where a kernel
     would have to be compiled in a capture."""
-    sign, begins = getattr(library, "sign", None), None if listed is None else listed.begins
-    given = (x, rows, weights, begins)
-    try:
-        key = None if sign is None else tuple(None if one is None else sign(one) for one in given)
-    except (AttributeError, RuntimeError):  # of another library, or without memory
-        key = None
-    known = None if key is None else _KNOWN.get(key)
+    given = (x, rows, weights, None if listed is None else listed.begins)
+    key = key_of(library, given)
+    known = _KNOWN.get(key)
     if known is None:
         for name, array in (("rows", rows), ("weights", weights)):
             if array is not None:
@@ -142,10 +136,7 @@ def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: List
         if copied is not None:
             return compute_combined(library, *copied, listed)
         known = _settled(library, x, (count, terms), rows.shape[0], weights is not None)
-        if key is not None:
-            if len(_KNOWN) >= MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = known
+        _KNOWN.keep(key, known)
     return known.run(library, *given)
 
 

@@ -12,7 +12,6 @@ beside PyTorch's. One flat key and `empty_strided` in place of `empty` keep it l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import add, itemgetter
@@ -25,17 +24,15 @@ from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
 from tilewright.frontend.operands import argument_of, further_of
 from tilewright.frontend.options import PLAIN, Options
+from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Addresses, Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
 from tilewright.notices import say_once
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.planning.plan import Place, Plan, Role
 
-MEMO: dict[Any, Settled] = {}
+MEMO: Remembered[Settled] = remembered()
 """What is settled of the calls made so far, by their keys."""
-
-MOST = 4096
-"""Calls that are remembered; a program whose shapes never come back must not fill the memory with them."""
 
 Span = tuple[int, int]
 """The bytes that an array touches, from its address: of the first, and of the one behind the last."""
@@ -43,7 +40,6 @@ Span = tuple[int, int]
 _RESULTS = "f32, f16 or bf16"
 
 ON_ENTRY.append(MEMO.clear)
-os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
 
 
 class _HasA(Protocol):
@@ -79,10 +75,8 @@ def compute(
             return compute(library, a, b, out, c, bias, options, tuple(copied))
         except CannotWrite:
             return _assigned(library, a, b, out, c, bias, options, operands)
-        if key is not None and not views.may_be_half_of_complex_numbers:
-            if len(MEMO) >= MOST:
-                MEMO.clear()
-            MEMO[key] = call
+        if not views.may_be_half_of_complex_numbers:
+            MEMO.keep(key, call)
     result = call.make() if out is None else out
     others = call.make_others and tuple([make() for make in call.make_others])
     address = library.address

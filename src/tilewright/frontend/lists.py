@@ -9,7 +9,6 @@ together  all others: one launch of a kernel whose table of addresses and sizes 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import (
-    MOST,
     Parts,
     planned,
     refuse_host_memory,
@@ -30,6 +28,7 @@ from tilewright.frontend.compute import (
     views_of,
 )
 from tilewright.frontend.options import Options
+from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Piece, Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import PASSED_WORDS
@@ -54,16 +53,14 @@ def multiply_list(library: Any, triples: Sequence[Arrays], options: Options) -> 
     except (AttributeError, RuntimeError):  # of another library, or without memory
         keys = [None]
     key = None if None in keys else tuple(keys)
-    call = None if key is None else _KNOWN.get(key)
+    call = _KNOWN.get(key)
     if call is None:
         readable = [_readable(library, triple, options) for triple in triples]
         if any(new is not old for new, old in zip(chain(*readable), chain(*triples), strict=True)):
             return multiply_list(library, readable, options)
         call = ListCall(library, triples, options)
-        if key is not None and call.is_kept:
-            if len(_KNOWN) >= MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = call
+        if call.is_kept:
+            _KNOWN.keep(key, call)
     return call.run(library, triples)
 
 
@@ -185,10 +182,8 @@ class ListCall:
             run(library, parts, (*places[number], 0), self.device, results[number])
 
 
-_KNOWN: dict[Any, ListCall] = {}
+_KNOWN: Remembered[ListCall] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 def _check_alike(views: Sequence[Views]) -> None:

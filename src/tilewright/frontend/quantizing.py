@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import MOST, HostMemory, gpu_of
+from tilewright.frontend.compute import HostMemory, gpu_of
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.shapes import ShapeError
 from tilewright.planning.dispatch import dispatcher
@@ -89,20 +89,14 @@ class _Known:
         return codes, scales.T if self.turned else scales
 
 
-_KNOWN: dict[Any, _Known] = {}
+_KNOWN: Remembered[_Known] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
     """Codes and scales of an array. Raises as `quantize`, HostMemory for arrays on no GPU, and LaunchError where a
     kernel would have to be compiled in a capture."""
-    sign = getattr(library, "sign", None)
-    try:
-        key = None if sign is None else (groups, out, *sign(x))
-    except (AttributeError, RuntimeError):  # without memory
-        key = None
+    key = key_of(library, (x,), groups, out)
     known = _KNOWN.get(key)
     if known is None:
         view: View = library.view(x)
@@ -116,10 +110,7 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
         if _needs_copy(view):
             return compute_quantized(library, library.tight(x), groups, out)
         known = _settled(library, view, shapes, groups, out, x)
-        if key is not None:
-            if len(_KNOWN) >= MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = known
+        _KNOWN.keep(key, known)
     return known.run(library, x)
 
 

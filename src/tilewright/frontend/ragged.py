@@ -6,7 +6,6 @@ launch read them and find the tiles of all groups themselves.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,11 +14,12 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options
+from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
@@ -145,10 +145,8 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options,
     request = pieces[0].request
     request = replace(request, alignment=_alignment(request, groups, both.b, dtype), groups=asked)
     call = _Known(device, make, planned_groups(library, request, device), are_scattered(offsets))
-    if key is not None and not both.may_be_half_of_complex_numbers:
-        if len(_KNOWN) >= MOST:
-            _KNOWN.clear()
-        _KNOWN[key] = call
+    if not both.may_be_half_of_complex_numbers:
+        _KNOWN.keep(key, call)
     return call.run(library, a, b, offsets)
 
 
@@ -173,10 +171,8 @@ class _Known:
         return result
 
 
-_KNOWN: dict[Any, _Known] = {}
+_KNOWN: Remembered[_Known] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 def ragged_of(

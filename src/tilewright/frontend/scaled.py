@@ -7,7 +7,6 @@ Calls that look alike share a plan, as those of `matmul` do (`compute`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +14,13 @@ from typing import Any
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.calls import is_compiling, with_function
-from tilewright.frontend.compute import MOST, gpu_of, planned, refuse_host_memory, refuse_other_library
+from tilewright.frontend.compute import gpu_of, planned, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
+from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
 from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, tight
@@ -290,10 +290,8 @@ class _Known:
         return made
 
 
-_KNOWN: dict[Any, _Known] = {}
+_KNOWN: Remembered[_Known] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 Arrays = tuple[Any, ...]
@@ -314,24 +312,13 @@ def views_of_scaled(library: Any, arrays: Arrays) -> ScaledViews:
     return ScaledViews(**found, operands=tuple(library.view(operand) for operand in arrays[len(_NAMES) :]))
 
 
-def _key(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
-    """What calls that look alike have in common; None where they are not remembered."""
-    sign = getattr(library, "sign", None)
-    if sign is None:
-        return None
-    try:
-        return (options, *(None if array is None else sign(array) for array in arrays))
-    except (AttributeError, RuntimeError):  # of another library, or without memory
-        return None
-
-
 def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     """The result of a call.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without wgmma, or where a kernel would have to be compiled in a capture.
     """
-    key = _key(library, arrays, options)
+    key = key_of(library, arrays, options)
     known = _KNOWN.get(key)
     if known is None:
         views = views_of_scaled(library, arrays)
@@ -344,10 +331,7 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
             at = names.index(needed.name)
             copied: Any = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled(library, copied, options)
-        if key is not None:
-            if len(_KNOWN) >= MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = known
+        _KNOWN.keep(key, known)
     if arrays[5] is not None and _overwrites(views_of_scaled(library, arrays)):
         return _assigned(library, arrays, options)
     return known.run(library, arrays)
@@ -385,5 +369,5 @@ def _settled(library: Any, views: ScaledViews, request: Request, like: Any, opti
 
 def words_of_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
     """What runs for a call that was made before, for people; empty where it is not known."""
-    known = _KNOWN.get(_key(library, arrays, options))
+    known = _KNOWN.get(key_of(library, arrays, options))
     return "" if known is None or known.plan is None else known.plan.words

@@ -5,7 +5,6 @@ One launch, as `ragged` makes it: the resident blocks read the offsets, and the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.combining import gathered
-from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library
+from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
@@ -27,6 +26,7 @@ from tilewright.frontend.ragged import (
     ragged_of,
     refuse_elsewhere,
 )
+from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.scaled import ScaledOptions, refuse_device, scaled_options
 from tilewright.frontend.scales import BLOCK, side_of
@@ -317,10 +317,8 @@ class _Known:
         return result
 
 
-_KNOWN: dict[Any, _Known] = {}
+_KNOWN: Remembered[_Known] = remembered()
 """Calls made so far, by their keys."""
-
-os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
 def views_of_groups(library: Any, arrays: Arrays) -> GroupViews:
@@ -353,12 +351,8 @@ def compute_scaled_groups(
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without FP8, or where a kernel would have to be compiled in a capture.
     """
-    sign = getattr(library, "sign", None)
-    try:
-        key = None if sign is None else (options, room, *map(sign, arrays))
-    except (AttributeError, RuntimeError):  # of another library, or without memory
-        key = None
-    known = None if key is None else _KNOWN.get(key)
+    key = key_of(library, arrays, options, room)
+    known = _KNOWN.get(key)
     if known is None:
         for name, array in zip((*_NAMES, "offsets"), arrays, strict=True):
             refuse_other_library(library, name, array)
@@ -373,10 +367,7 @@ def compute_scaled_groups(
             at = _NAMES.index(needed.name)
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
-        if key is not None:
-            if len(_KNOWN) >= MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = known
+        _KNOWN.keep(key, known)
     return known.run(library, arrays)
 
 

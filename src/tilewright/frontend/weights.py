@@ -9,10 +9,11 @@ from typing import Any
 
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import MOST, HostMemory, gpu_of, refuse_other_library, writable_view
+from tilewright.frontend.compute import HostMemory, gpu_of, refuse_other_library, writable_view
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import Options, result_format
+from tilewright.frontend.remembered import Remembered, key_of
 from tilewright.frontend.shapes import ShapeError
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place, Plan
@@ -81,7 +82,7 @@ class QuantizedWeight:
         self._device = view.device
         self._scales_at = kind.words * F32.bytes
         self._memory = library.maker((-(-kind.bytes // F32.bytes),), F32, weight)()
-        self._calls: dict[Any, _Known] = {}
+        self._calls: Remembered[_Known] = Remembered()
         steps = view.strides
         if any(step < 0 for step in steps):
             weight = library.tight(weight)
@@ -142,7 +143,7 @@ class QuantizedWeight:
 
     def _multiplied(self, a: Any, out: Any, bias: Any, options: Options) -> Any:
         library = self._library
-        key = _key(library, a, bias, options)
+        key = key_of(library, (a, bias), options)
         known = self._calls.get(key)
         if known is None:
             view = library.view(a)
@@ -156,10 +157,7 @@ class QuantizedWeight:
                 if (held.shape[0] > 1 and held.strides[0] != 1) or held.pointer % _ALIGNED:
                     return self._multiplied(a, out, library.spread(bias, held.shape), options)
             known = self._settled(view, bias is not None, options, a)
-            if key is not None:
-                if len(self._calls) >= MOST:
-                    self._calls.clear()
-                self._calls[key] = known
+            self._calls.keep(key, known)
         if out is not None:
             return self._into(out, a, bias, options, known)
         result = known.make()
@@ -232,17 +230,8 @@ class QuantizedWeight:
 
     def words_of(self, a: Any, options: Options) -> str:
         """What runs for a call that was made before, for people; empty where it is not known."""
-        known = self._calls.get(_key(self._library, a, None, options))
+        known = self._calls.get(key_of(self._library, (a, None), options))
         return "" if known is None or known.plan is None else known.plan.words
-
-
-def _key(library: Any, a: Any, bias: Any, options: Options) -> Any:
-    """What calls that look alike have in common; None where they are not remembered."""
-    sign = getattr(library, "sign", None)
-    try:
-        return None if sign is None else (options, sign(a), None if bias is None else sign(bias))
-    except (AttributeError, RuntimeError):  # of another library, or without memory
-        return None
 
 
 def _is_read_as_it_lies(a: View) -> bool:

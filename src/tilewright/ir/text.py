@@ -8,59 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from tilewright.ir.async_stmt import (
-    ArriveBarrier,
-    AsyncStmt,
-    ClusterBarrier,
-    CommitStores,
-    ExpectBytes,
-    FenceBarriers,
-    FenceProxy,
-    InitBarrier,
-    PrefetchMap,
-    Scope,
-    SetRegisters,
-    SignalFlag,
-    StartNextGrid,
-    StoreAsync,
-    StoreMatrices,
-    TeamBarrier,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    WaitBarrier,
-    WaitFlag,
-    WaitPreviousGrid,
-    WaitStores,
-    Wgmma,
-    WgmmaCommit,
-    WgmmaFence,
-    WgmmaWait,
-)
+from tilewright.ir import async_stmt
+from tilewright.ir import stmt as statements
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import (
-    Alloc,
-    Assign,
-    Barrier,
-    Body,
-    CommitCopies,
-    For,
-    If,
-    Let,
-    LoadFragment,
-    LoadMatrices,
-    Move,
-    MultiplyTiles,
-    QuadTranspose,
-    RoundPair,
-    ShuffleAdd,
-    Stmt,
-    StoreFragment,
-    UnpackCodes,
-    WaitCopies,
-)
 from tilewright.ir.visit import Path, bodies, sub_exprs
 
 _ATOM = 100.0
@@ -172,7 +124,7 @@ def kernel_lines(kernel: Kernel) -> list[Line]:
     return head + body_lines(kernel.body, indent=1)
 
 
-def body_lines(body: Body, *, indent: int = 0, path: Path = ()) -> list[Line]:
+def body_lines(body: statements.Body, *, indent: int = 0, path: Path = ()) -> list[Line]:
     """Statements as text, each with its path."""
     lines: list[Line] = []
     for index, stmt in enumerate(body):
@@ -186,126 +138,128 @@ def body_lines(body: Body, *, indent: int = 0, path: Path = ()) -> list[Line]:
     return lines
 
 
-def stmt_text(stmt: Stmt) -> str:
+def stmt_text(stmt: statements.Stmt) -> str:
     """The one line of a statement; what is inside a loop or branch follows on lines of its own."""
     expr = ExprText()
     match stmt:
-        case Let():
+        case statements.Let():
             return f"let {stmt.name} = {expr(stmt.value)}"
-        case For():
+        case statements.For():
             unrolled = " unrolled" if stmt.unroll else ""
             carried = "".join(f", {c.name} = {expr(c.start)} then {expr(c.next)}" for c in stmt.carried)
             return f"for {stmt.var} in {expr(stmt.extent)}{carried}{unrolled}:"
-        case If():
+        case statements.If():
             return f"if {expr(stmt.condition)}:"
-        case Alloc():
+        case statements.Alloc():
             return buffer_text(stmt.buffer)
-        case Move():
+        case statements.Move():
             wide = f" x{stmt.width}" if stmt.width > 1 else ""
             guard = "" if stmt.guard is None else f" where {expr(stmt.guard)}"
             some = "" if stmt.valid is None else f" first {expr(stmt.valid)}"
             arrow = "<~" if stmt.asynchronous else "<- streaming" if stmt.streaming else "<-"
             return f"{expr.place(stmt.dst)} {arrow}{wide} {expr.place(stmt.src)}{some}{guard}"
-        case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
+        case statements.Assign(value=Fma() as fma) if (
+            isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst
+        ):
             left, right = expr._inside(fma.a, 10), expr._inside(fma.b, 10)
             return f"{expr.place(stmt.dst)} += {left} * {right}"
-        case Assign():
+        case statements.Assign():
             return f"{expr.place(stmt.dst)} = {expr(stmt.value)}"
-        case Barrier():
+        case statements.Barrier():
             return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
-        case CommitCopies():
+        case statements.CommitCopies():
             return "commit copies"
-        case WaitCopies():
+        case statements.WaitCopies():
             return f"wait until at most {stmt.pending} group(s) of copies are under way"
-        case LoadMatrices():
+        case statements.LoadMatrices():
             turned = " transposed" if stmt.transposed else ""
             return f"{expr.place(stmt.dst)} <- {stmt.count} matrices{turned} {expr.place(stmt.src)}"
-        case LoadFragment():
+        case statements.LoadFragment():
             tile = f"{stmt.order.value}s {stmt.leading} apart"
             return f"{expr.place(stmt.dst)} <- fragment {stmt.role} {expr.place(stmt.src)}, {tile}"
-        case StoreFragment():
+        case statements.StoreFragment():
             return (
                 f"{expr.place(stmt.dst)}, {stmt.order.value}s {stmt.leading} apart <- fragment {expr.place(stmt.src)}"
             )
-        case MultiplyTiles():
+        case statements.MultiplyTiles():
             operands = f"{expr.place(stmt.a)} @ {expr.place(stmt.b)}"
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
-        case RoundPair():
+        case statements.RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
-        case UnpackCodes():
+        case statements.UnpackCodes():
             return f"{expr.place(stmt.dst)} <- 8 codes of {stmt.codes} {expr.place(stmt.src)}"
-        case ShuffleAdd():
+        case statements.ShuffleAdd():
             how = "+=" if stmt.op is Op.ADD else "max="
             return f"{expr.place(stmt.place)} {how} that of lane ^ {stmt.mask}"
-        case QuadTranspose():
+        case statements.QuadTranspose():
             return f"{expr.place(stmt.place)} transposed: 4 words of 4 lanes"
         case _:
             return async_text(stmt, expr)
 
 
-def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
+def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
     """The line of a statement of an asynchronous unit."""
     match stmt:
-        case InitBarrier():
+        case async_stmt.InitBarrier():
             return f"{expr.place(stmt.place)} = a barrier of {stmt.arrivals} arrival(s)"
-        case FenceBarriers():
+        case async_stmt.FenceBarriers():
             return "the new barriers are seen by all"
-        case ExpectBytes():
+        case async_stmt.ExpectBytes():
             return f"arrive at {expr.place(stmt.place)}, {stmt.size_bytes} bytes to come"
-        case ArriveBarrier():
+        case async_stmt.ArriveBarrier():
             return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
-        case SignalFlag():
+        case async_stmt.SignalFlag():
             return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
-        case WaitFlag():
+        case async_stmt.WaitFlag():
             return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}{_told(stmt.scope)}"
-        case WaitBarrier():
+        case async_stmt.WaitBarrier():
             far = ", which other blocks tell" if stmt.of_cluster else ""
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}{far}"
-        case StoreAsync():
+        case async_stmt.StoreAsync():
             source = f"{stmt.count} x {expr.place(stmt.src)}"
             return f"{expr.place(stmt.dst)} of block {expr(stmt.rank)} <~ {source}, tells {expr.place(stmt.signal)}"
-        case TmaLoad():
+        case async_stmt.TmaLoad():
             box = f"{stmt.map.name}[{', '.join(map(expr, stmt.at))}]"
             where = "" if stmt.mask is None else f" in blocks {expr.bits(stmt.mask)} of the cluster"
             first = ", first to leave the L2" if stmt.evict_first else ""
             return f"{expr.place(stmt.dst)} <~ box {box}{where}{first}, tells {expr.place(stmt.signal)}"
-        case TmaPrefetch():
+        case async_stmt.TmaPrefetch():
             return f"prefetch box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] to the L2"
-        case TmaStore():
+        case async_stmt.TmaStore():
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
-        case PrefetchMap():
+        case async_stmt.PrefetchMap():
             return f"prefetch {stmt.map.name}"
-        case CommitStores():
+        case async_stmt.CommitStores():
             return "commit bulk stores"
-        case WaitStores():
+        case async_stmt.WaitStores():
             what = "are under way" if stmt.written else "read shared memory"
             return f"wait until at most {stmt.pending} group(s) of bulk stores {what}"
-        case FenceProxy():
+        case async_stmt.FenceProxy():
             where = "" if stmt.space is Space.SHARED else f" of {stmt.space.value} memory"
             return f"fence between ordinary and asynchronous accesses{where}"
-        case ClusterBarrier():
+        case async_stmt.ClusterBarrier():
             return "barrier of the cluster"
-        case TeamBarrier():
+        case async_stmt.TeamBarrier():
             return f"barrier {expr(stmt.number)} of {stmt.threads} threads"
-        case SetRegisters():
+        case async_stmt.SetRegisters():
             return f"{'grow' if stmt.grow else 'shrink'} to {stmt.count} registers"
-        case WgmmaFence():
+        case async_stmt.WgmmaFence():
             return "fence before products"
-        case StartNextGrid():
+        case async_stmt.StartNextGrid():
             return "the next kernel may start"
-        case WaitPreviousGrid():
+        case async_stmt.WaitPreviousGrid():
             return "wait until the kernels before have ended"
-        case WgmmaCommit():
+        case async_stmt.WgmmaCommit():
             return "commit products"
-        case WgmmaWait():
+        case async_stmt.WgmmaWait():
             return f"wait until at most {stmt.pending} wgmma group(s) are under way"
-        case Wgmma():
+        case async_stmt.Wgmma():
             a = "" if isinstance(stmt.a, Ref) or not stmt.a.turned else " transposed"
             b = " transposed" if stmt.b.turned else ""
             operands = f"{expr.place(stmt.a_place)}{a} @ {expr.place(stmt.b.place)}{b}"
             fresh = "" if stmt.fresh is None else f" (= where {expr(stmt.fresh)})"
             return f"{expr.place(stmt.d)} += {operands}{fresh}  # {stmt.instruction.name}"
-        case StoreMatrices():
+        case async_stmt.StoreMatrices():
             turned = " transposed" if stmt.transposed else ""
             return f"{expr.place(stmt.dst)} <- {stmt.count} matrices{turned} {expr.place(stmt.src)}"
         case _:
@@ -317,5 +271,5 @@ def kernel_text(kernel: Kernel) -> str:
     return "\n".join(line.text for line in kernel_lines(kernel)) + "\n"
 
 
-def _told(scope: Scope) -> str:
-    return ", in the whole system" if scope is Scope.SYSTEM else ""
+def _told(scope: async_stmt.Scope) -> str:
+    return ", in the whole system" if scope is async_stmt.Scope.SYSTEM else ""

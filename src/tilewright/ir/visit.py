@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any
 
-from tilewright.ir.async_stmt import (
-    ArriveBarrier,
-    ExpectBytes,
-    InitBarrier,
-    SignalFlag,
-    StoreAsync,
-    StoreMatrices,
-    TeamBarrier,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    WaitBarrier,
-    WaitFlag,
-    Wgmma,
-    WgmmaWait,
-)
+from tilewright.ir import async_stmt
+from tilewright.ir import stmt as statements
+from tilewright.ir.async_stmt import SharedMatrix
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, RandomNumber, Select, Var
-from tilewright.ir.stmt import (
-    Assign,
-    Body,
-    Carried,
-    For,
-    If,
-    Let,
-    LoadFragment,
-    LoadMatrices,
-    Move,
-    MultiplyTiles,
-    QuadTranspose,
-    RoundPair,
-    ShuffleAdd,
-    Stmt,
-    StoreFragment,
-    UnpackCodes,
-)
+from tilewright.ir.stmt import Body, Carried, For, If, Stmt
 
 Path = tuple[int, ...]
 """Where a statement stands: the index in each enclosing body; the two branches of an `If` count as 0 and 1."""
@@ -99,62 +71,73 @@ def edited(body: Body, path: Path, change: Callable[[Stmt], Body]) -> Body:
     return (*body[:index], *new, *body[index + 1 :])
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The fields of a statement that hold expressions or places; of the places, those that it writes, and those that it
+    reads as such."""
+
+    held: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+_DST_SRC = _Parts(("dst", "src"), ("dst",), ("src",))
+_PLACE = _Parts(("place",))
+_PARTS: Mapping[type, _Parts] = {
+    statements.Let: _Parts(("value",)),
+    statements.For: _Parts(("extent", "carried")),
+    statements.If: _Parts(("condition",)),
+    statements.Move: _Parts(("dst", "src", "guard", "valid"), ("dst",), ("src",)),
+    statements.Assign: _Parts(("dst", "value"), ("dst",)),
+    statements.LoadMatrices: _DST_SRC,
+    statements.LoadFragment: _DST_SRC,
+    statements.StoreFragment: _DST_SRC,
+    statements.UnpackCodes: _DST_SRC,
+    statements.MultiplyTiles: _Parts(("d", "a", "b"), ("d",), ("a", "b")),
+    statements.RoundPair: _Parts(("first", "second"), ("first", "second")),
+    statements.QuadTranspose: _Parts(("place",), ("place",)),
+    statements.ShuffleAdd: _Parts(("place",), ("place",)),
+    async_stmt.StoreMatrices: _DST_SRC,
+    async_stmt.Wgmma: _Parts(("d", "a", "b", "fresh"), ("d",), ("a", "b")),
+    async_stmt.WgmmaWait: _Parts(("sums",)),
+    async_stmt.InitBarrier: _PLACE,
+    async_stmt.ExpectBytes: _PLACE,
+    async_stmt.ArriveBarrier: _Parts(("place", "rank")),
+    async_stmt.WaitBarrier: _Parts(("place", "parity")),
+    async_stmt.SignalFlag: _Parts(("place", "value"), ("place",)),
+    async_stmt.WaitFlag: _Parts(("place", "value")),
+    async_stmt.TmaLoad: _Parts(("dst", "signal", "at", "mask"), ("dst",)),
+    async_stmt.StoreAsync: _Parts(("dst", "src", "signal", "rank"), ("dst",), ("src",)),
+    async_stmt.TmaPrefetch: _Parts(("at",)),
+    async_stmt.TmaStore: _Parts(("src", "at"), (), ("src",)),
+    async_stmt.TeamBarrier: _Parts(("number",)),
+}
+_NOTHING = _Parts(())
+
+
 def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """The statement with `change` applied to each of its expressions (not to those of nested bodies)."""
 
-    def ref(place: Ref) -> Ref:
-        return Ref(place.buffer, tuple(change(i) for i in place.index))
+    def changed(part: Any) -> Any:
+        match part:
+            case None:
+                return None
+            case tuple():
+                found = tuple([changed(one) for one in part])
+                return part if all(map(is_, found, part)) else found
+            case Ref():
+                index = changed(part.index)
+                return part if index is part.index else Ref(part.buffer, index)
+            case SharedMatrix():
+                return replace(part, place=changed(part.place))
+            case Carried():
+                return Carried(part.name, change(part.start), change(part.next))
+            case _:
+                return change(part)
 
-    match stmt:
-        case Let():
-            return replace(stmt, value=change(stmt.value))
-        case For():
-            carried = tuple(Carried(c.name, change(c.start), change(c.next)) for c in stmt.carried)
-            return replace(stmt, extent=change(stmt.extent), carried=carried)
-        case If():
-            return replace(stmt, condition=change(stmt.condition))
-        case Move():
-            guard, valid = (None if e is None else change(e) for e in (stmt.guard, stmt.valid))
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
-        case Assign():
-            return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
-        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | UnpackCodes():
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src))
-        case MultiplyTiles():
-            return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
-        case RoundPair():
-            return replace(stmt, first=ref(stmt.first), second=ref(stmt.second))
-        case QuadTranspose() | ShuffleAdd():
-            return replace(stmt, place=ref(stmt.place))
-        case Wgmma():
-            a = ref(stmt.a) if isinstance(stmt.a, Ref) else replace(stmt.a, place=ref(stmt.a.place))
-            b = replace(stmt.b, place=ref(stmt.b.place))
-            return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
-        case InitBarrier() | ExpectBytes():
-            return replace(stmt, place=ref(stmt.place))
-        case ArriveBarrier():
-            return replace(stmt, place=ref(stmt.place), rank=None if stmt.rank is None else change(stmt.rank))
-        case WaitBarrier():
-            return replace(stmt, place=ref(stmt.place), parity=change(stmt.parity))
-        case SignalFlag() | WaitFlag():
-            return replace(stmt, place=ref(stmt.place), value=change(stmt.value))
-        case TmaLoad():
-            at = tuple(change(part) for part in stmt.at)
-            mask = None if stmt.mask is None else change(stmt.mask)
-            return replace(stmt, dst=ref(stmt.dst), at=at, signal=ref(stmt.signal), mask=mask)
-        case StoreAsync():
-            signal, rank = ref(stmt.signal), change(stmt.rank)
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), signal=signal, rank=rank)
-        case TmaPrefetch():
-            return replace(stmt, at=tuple(change(part) for part in stmt.at))
-        case TmaStore():
-            return replace(stmt, src=ref(stmt.src), at=tuple(change(part) for part in stmt.at))
-        case TeamBarrier():
-            return replace(stmt, number=change(stmt.number))
-        case WgmmaWait(sums=Ref() as sums):
-            return replace(stmt, sums=ref(sums))
-        case _:
-            return stmt
+    parts = {name: getattr(stmt, name) for name in _PARTS.get(type(stmt), _NOTHING).held}
+    other = {name: new for name, part in parts.items() if (new := changed(part)) is not part}
+    return replace(stmt, **other) if other else stmt
 
 
 def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
@@ -223,82 +206,34 @@ def variables(expr: Expr) -> set[str]:
 
 
 def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement holds itself (not those of nested bodies)."""
-    match stmt:
-        case Let():
-            return (stmt.value,)
-        case For():
-            return (stmt.extent, *(c.start for c in stmt.carried))
-        case If():
-            return (stmt.condition,)
-        case Move():
-            conditions = tuple(e for e in (stmt.guard, stmt.valid) if e is not None)
-            return (*stmt.dst.index, *stmt.src.index, *conditions)
-        case Assign():
-            return (*stmt.dst.index, stmt.value)
-        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | UnpackCodes():
-            return (*stmt.dst.index, *stmt.src.index)
-        case MultiplyTiles():
-            return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
-        case RoundPair():
-            return (*stmt.first.index, *stmt.second.index)
-        case QuadTranspose() | ShuffleAdd():
-            return stmt.place.index
-        case Wgmma():
-            fresh = () if stmt.fresh is None else (stmt.fresh,)
-            return (*stmt.d.index, *stmt.a_place.index, *stmt.b.place.index, *fresh)
-        case InitBarrier() | ExpectBytes():
-            return stmt.place.index
-        case ArriveBarrier():
-            return (*stmt.place.index, *(() if stmt.rank is None else (stmt.rank,)))
-        case WaitBarrier():
-            return (*stmt.place.index, stmt.parity)
-        case SignalFlag() | WaitFlag():
-            return (*stmt.place.index, stmt.value)
-        case TmaLoad():
-            mask_of = () if stmt.mask is None else (stmt.mask,)
-            return (*stmt.dst.index, *stmt.signal.index, *stmt.at, *mask_of)
-        case StoreAsync():
-            return (*stmt.dst.index, *stmt.src.index, *stmt.signal.index, stmt.rank)
-        case TmaPrefetch():
-            return stmt.at
-        case TmaStore():
-            return (*stmt.src.index, *stmt.at)
-        case TeamBarrier():
-            return (stmt.number,)
-        case _:
-            return ()
+    """The expressions a statement holds itself (not those of nested bodies, nor how what a loop carries goes on)."""
+    found: list[Expr] = []
+    for name in _PARTS.get(type(stmt), _NOTHING).held:
+        part = getattr(stmt, name)
+        match part:
+            case None:
+                pass
+            case Ref():
+                found += part.index
+            case SharedMatrix():
+                found += part.place.index
+            case tuple():
+                found += [one.start if isinstance(one, Carried) else one for one in part]
+            case _:
+                found.append(part)
+    return tuple(found)
 
 
 def written(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement writes itself (not those of nested bodies)."""
-    match stmt:
-        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
-            return (stmt.dst,)
-        case TmaLoad() | StoreAsync() | UnpackCodes():
-            return (stmt.dst,)
-        case SignalFlag():
-            return (stmt.place,)
-        case MultiplyTiles() | Wgmma():
-            return (stmt.d,)
-        case RoundPair():
-            return (stmt.first, stmt.second)
-        case QuadTranspose() | ShuffleAdd():
-            return (stmt.place,)
-        case _:
-            return ()
+    return _places(stmt, _PARTS.get(type(stmt), _NOTHING).writes)
 
 
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
-    match stmt:
-        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore() | StoreAsync():
-            return (stmt.src,)
-        case UnpackCodes():
-            return (stmt.src,)
-        case MultiplyTiles():
-            return (stmt.a, stmt.b)
-        case Wgmma():
-            return (stmt.a_place, stmt.b.place)
-        case _:
-            return ()
+    return _places(stmt, _PARTS.get(type(stmt), _NOTHING).reads)
+
+
+def _places(stmt: Stmt, names: tuple[str, ...]) -> tuple[Ref, ...]:
+    parts = [getattr(stmt, name) for name in names]
+    return tuple(part.place if isinstance(part, SharedMatrix) else part for part in parts)

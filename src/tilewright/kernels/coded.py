@@ -18,7 +18,7 @@ from tilewright.ir.expr import Const
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.kernel import MAX_SHARED_BYTES, SIZES, WIDEST_BYTES, Kernel, Variant
 from tilewright.kernels.coded_body import PAD, CodedBody
-from tilewright.kernels.statements import AFTER_PREVIOUS_GRID, WARP_LANES, together, verified
+from tilewright.kernels.statements import AFTER_PREVIOUS_GRID, WARP_LANES, against_overlap, together, verified
 from tilewright.problem.coded_product import TILE, CodedProduct
 from tilewright.units import ceil_div
 
@@ -88,9 +88,7 @@ class CodedConfig:
             found.append("offsets do not fit in 31 bits")
         if spec is not None and spec.compute_capability < SINCE[Feature.MMA_BF16]:
             found.append(f"{spec.name} has neither cp.async nor bf16 on its tensor cores")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: CodedProduct) -> Kernel:
         """The kernel for the formats, groups and epilogue of a problem; sizes are arguments."""

@@ -131,6 +131,15 @@ def shared_bytes(config: GemvConfig, gemm: Gemm) -> int:
     return F32.bytes * (config.chunk * (config.rows if k_major else config.pitch) + sums)
 
 
+def blocks_that_fit(config: GemvConfig, gemm: Gemm, spec: DeviceSpec) -> int:
+    """Blocks that an SM has room for at a time."""
+    return min(
+        spec.max_registers_per_block // (registers(config, gemm) * config.threads),
+        spec.max_shared_bytes_per_block // (shared_bytes(config, gemm) + 1024),
+        2048 // config.threads,
+    )
+
+
 def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *, count: int = 1) -> float:
     """How long the busiest SM takes for its share of `count` problems. spec: by default that of an H200."""
     spec = spec or NOMINAL
@@ -142,11 +151,7 @@ def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *
     loads = outputs * part_k / config.width  # of lanes, for a block
     # The skinny operand comes from the L2, where each byte costs less than one of memory.
     block_bytes = (outputs + config.rows / 4) * part_k * gemm.dtype.bytes
-    room = min(
-        spec.max_registers_per_block // (registers(config, gemm) * config.threads),
-        spec.max_shared_bytes_per_block // (shared_bytes(config, gemm) + 1024),
-        2048 // config.threads,
-    )
+    room = blocks_that_fit(config, gemm, spec)
     busiest = ceil_div(blocks, spec.sm_count)
     together = max(1, min(room, busiest))
     latency = _LATENCY * spec.dram_latency_clk / clock_hz

@@ -12,12 +12,11 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary, both
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import finite_magnitude
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move, ShuffleAdd
 from tilewright.kernels.scaling import INVERSE, SCALE, power_of_two
 from tilewright.kernels.splitting import THREADS, PieceStatements, reasons_of_lines, widest
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
@@ -25,11 +24,11 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.splitting import Splitting
 from tilewright.units import ceil_div
@@ -91,18 +90,15 @@ class LineSplittingConfig:
     def kernel(self, problem: Splitting) -> Kernel:
         """The kernel for an algorithm; sizes are arguments, offsets have 64 bits."""
         statements = _Statements(self, problem)
-        return verified(
-            Kernel(
-                f"split_lines_{problem.algorithm}_x{self.width}_{self.along}_{self.held}",
-                problem,
-                Variant(alignment_bytes=self.width * F32.bytes, near=False),
-                (ceil_div_of(argument("to_lines"), self.threads // self.along), Const(1), argument("count")),
-                (self.threads, 1, 1),
-                statements.shared,
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), statements.body()),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            f"split_lines_{problem.algorithm}_x{self.width}_{self.along}_{self.held}",
+            problem,
+            self.width * F32.bytes,
+            (ceil_div_of(argument("to_lines"), self.threads // self.along), Const(1), argument("count")),
+            self.threads,
+            statements.body(),
+            shared=statements.shared,
+            overlapped=self.overlapped,
         )
 
 

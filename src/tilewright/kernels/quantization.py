@@ -11,29 +11,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, finite_magnitude
-from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
+from tilewright.ir.kernel import WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.quantization import BLOCK as GROUP
 from tilewright.problem.quantization import LEAST_SCALE, Quantization
@@ -79,26 +78,21 @@ class QuantizationConfig:
         found: list[str] = []
         if problem.length % self.width or problem.leading % self.width or problem.to_leading % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: Quantization) -> Kernel:
         """The kernel for the formats of a problem; sizes are arguments, offsets have 64 bits."""
         statements = (_Blocks if problem.groups == "block" else _Lines)(self, problem)
         name = f"quantize_{problem.groups}_{problem.dtype}_to_{problem.out}_x{self.width}_{self.along}"
-        return verified(
-            Kernel(
-                name,
-                problem,
-                Variant(alignment_bytes=self.width * problem.dtype.bytes, near=False),
-                (statements.blocks(), Const(1), Const(1)),
-                (THREADS, 1, 1),
-                statements.shared,
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), statements.body()),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            name,
+            problem,
+            self.width * problem.dtype.bytes,
+            (statements.blocks(), Const(1), Const(1)),
+            THREADS,
+            statements.body(),
+            shared=statements.shared,
+            overlapped=self.overlapped,
         )
 
 

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import store_finished
-from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
+from tilewright.ir.kernel import WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, ShuffleAdd
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import leading_of
@@ -92,9 +91,7 @@ class ReduceConfig:
             found.append(f"it does not add up {problem.parts} parts")
         if self.across and problem.m * problem.n > _FEW_ELEMENTS:
             found.append(f"a warp for each of {problem.m * problem.n} elements is slower than a thread")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: Reduction) -> Kernel:
         """The kernel for the formats and the epilogue of a problem; sizes are arguments, offsets have 64 bits."""
@@ -104,18 +101,14 @@ class ReduceConfig:
         words += [epilogue.activation.value] if epilogue.activation else []
         words += [] if problem.operation is Operation.PLUS else ["largest"]
         shape = "across" if self.across else f"{self.width}x{self.rows}_{self.along}_{self.loads}"
-        return verified(
-            Kernel(
-                "_".join(["reduce", problem.out.name, shape, *words]),
-                problem,
-                Variant(alignment_bytes=self.width * problem.out.bytes, near=False),
-                (reduce.blocks(), Const(1), Const(1)),
-                (THREADS, 1, 1),
-                (),
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), reduce.body()),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            "_".join(["reduce", problem.out.name, shape, *words]),
+            problem,
+            self.width * problem.out.bytes,
+            (reduce.blocks(), Const(1), Const(1)),
+            THREADS,
+            reduce.body(),
+            overlapped=self.overlapped,
         )
 
 

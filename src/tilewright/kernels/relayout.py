@@ -12,29 +12,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Op, Var, binary, both
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
-from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel, Variant
+from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.units import ceil_div
@@ -121,9 +120,7 @@ class RelayoutConfig:
                 found.append(f"lines of {copy.to_length} elements of a copy are not multiples of {piece}")
         if problem.count > MOST_ALONG_Z:
             found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def blocks(self, problem: Relayout) -> int:
         """Blocks of one matrix of the batch."""
@@ -148,18 +145,15 @@ class RelayoutConfig:
             for how in self.copies
         )
         convert = "" if problem.out is problem.dtype else f"_to_{problem.out.name}"
-        return verified(
-            Kernel(
-                f"copy_{word}{convert}",
-                problem,
-                Variant(alignment_bytes=min(how.width for how in self.copies) * problem.dtype.bytes, near=False),
-                (grid_x, Const(1), argument("count")),
-                (THREADS, 1, 1),
-                (tile,) if any(how.transposed for how in self.copies) else (),
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), body),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            f"copy_{word}{convert}",
+            problem,
+            min(how.width for how in self.copies) * problem.dtype.bytes,
+            (grid_x, Const(1), argument("count")),
+            THREADS,
+            body,
+            shared=(tile,) if any(how.transposed for how in self.copies) else (),
+            overlapped=self.overlapped,
         )
 
     @staticmethod

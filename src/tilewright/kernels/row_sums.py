@@ -8,29 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, I32
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
-from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
+from tilewright.ir.kernel import WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.row_sums import RowSums
 from tilewright.units import ceil_div
@@ -71,29 +70,23 @@ class RowSumsConfig:
             found.append(f"rows of {problem.length} elements are not multiples of {self.width}")
         if problem.terms > MOST_TERMS:
             found.append(f"{problem.terms} terms of each row are more than {MOST_TERMS}")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: RowSums) -> Kernel:
         """The kernel for the formats of a problem; sizes are arguments, offsets have 64 bits."""
         what = f"{problem.terms or 'listed'}{'_weighted' if problem.weighted else ''}"
-        return verified(
-            Kernel(
-                f"row_sums_{problem.dtype}_{what}_x{self.width}_{self.along}",
-                problem,
-                Variant(alignment_bytes=self.width * problem.dtype.bytes, near=False),
-                (
-                    ceil_div_of(argument("lines"), THREADS // self.along),
-                    ceil_div_of(argument("length"), self.along * self.width),
-                    Const(1),
-                ),
-                (THREADS, 1, 1),
-                (),
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), _Statements(self, problem).body()),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            f"row_sums_{problem.dtype}_{what}_x{self.width}_{self.along}",
+            problem,
+            self.width * problem.dtype.bytes,
+            (
+                ceil_div_of(argument("lines"), THREADS // self.along),
+                ceil_div_of(argument("length"), self.along * self.width),
+                Const(1),
+            ),
+            THREADS,
+            _Statements(self, problem).body(),
+            overlapped=self.overlapped,
         )
 
 

@@ -9,28 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import finite_magnitude
-from tilewright.ir.kernel import MOST_ALONG_Z, Kernel, Variant
+from tilewright.ir.kernel import MOST_ALONG_Z, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.emulation import LARGEST_SCALE, SCALED_TO
 from tilewright.problem.scaling import Scaling
@@ -84,25 +83,20 @@ class ScalingConfig:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
         if problem.count > MOST_ALONG_Z:
             found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            found.append(f"{spec.name} has no programmatic dependent launch")
-        return tuple(found)
+        return *found, *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: Scaling) -> Kernel:
         """The kernel for lines, or for columns; sizes are arguments, offsets have 64 bits."""
         statements = (_Across if problem.across else _Along)(self)
-        return verified(
-            Kernel(
-                f"scales_{'across' if problem.across else 'along'}_x{self.width}_{self.along}",
-                problem,
-                Variant(alignment_bytes=self.width * F32.bytes, near=False),
-                (statements.blocks(), Const(1), argument("count")),
-                (THREADS, 1, 1),
-                (statements.shared,),
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), statements.body()),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            f"scales_{'across' if problem.across else 'along'}_x{self.width}_{self.along}",
+            problem,
+            self.width * F32.bytes,
+            (statements.blocks(), Const(1), argument("count")),
+            THREADS,
+            statements.body(),
+            shared=(statements.shared,),
+            overlapped=self.overlapped,
         )
 
 

@@ -9,27 +9,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.kernel import MOST_ALONG_Z, Kernel, Variant
+from tilewright.ir.kernel import MOST_ALONG_Z, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, Let, Move
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
+    against_overlap,
     argument,
     at,
     below,
     element_of,
+    launched,
     registers,
     times,
     together,
     unrolled,
-    verified,
 )
 from tilewright.problem.emulation import largest, smallest
 from tilewright.problem.gemm import LARGEST_FACTOR
@@ -64,9 +63,7 @@ def reasons_of_lines(width: int, problem: Splitting, overlapped_on: DeviceSpec |
         found.append(f"{problem.scale_step} scales of a matrix are not multiples of {width}")
     if problem.count > MOST_ALONG_Z:
         found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-    if overlapped_on is not None and overlapped_on.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-        found.append(f"{overlapped_on.name} has no programmatic dependent launch")
-    return tuple(found)
+    return *found, *against_overlap(True, overlapped_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +109,14 @@ class SplittingConfig:
         pieces = ceil_div_of(argument("to_length"), self.elements)
         of_line = f"_{self.along}" if self.along < THREADS else ""
         of_line += "_across" if problem.across else ""
-        return verified(
-            Kernel(
-                f"split_{problem.algorithm}_x{self.width}{of_line}",
-                problem,
-                Variant(alignment_bytes=self.width * F32.bytes, near=False),
-                (groups * pieces, Const(1), argument("count")),
-                (THREADS, 1, 1),
-                (),
-                together(AFTER_PREVIOUS_GRID if self.overlapped else (), _Statements(self, problem).body(pieces)),
-                {},
-                overlapped=self.overlapped,
-            )
+        return launched(
+            f"split_{problem.algorithm}_x{self.width}{of_line}",
+            problem,
+            self.width * F32.bytes,
+            (groups * pieces, Const(1), argument("count")),
+            THREADS,
+            _Statements(self, problem).body(pieces),
+            overlapped=self.overlapped,
         )
 
 

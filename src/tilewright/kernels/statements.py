@@ -6,16 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.ranges import NATURAL, Interval, interval
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, For, If, Let, Stmt
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import map_exprs
+from tilewright.problem.problem import Problem
 
 THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")
 WARP_LANES = 32
@@ -37,6 +40,31 @@ def verified(kernel: Kernel) -> Kernel:
     body = _simplified(kernel.body, {**sizes, **blocks, THREAD.name: Interval(0, kernel.threads_per_block - 1)})
     verify(body, names=[p.name for p in kernel.parameters if not p.is_pointer], after=kernel.name)
     return replace(kernel, body=body)
+
+
+def launched(
+    name: str,
+    problem: Problem,
+    aligned_bytes: int,
+    grid: tuple[Expr, Expr, Expr],
+    threads: int,
+    body: Body,
+    *,
+    shared: tuple[Buffer, ...] = (),
+    overlapped: bool,
+) -> Kernel:
+    """A kernel of offsets of 64 bits, verified. overlapped: it starts under the kernel before (sm_90 and later), whose
+    end it waits for."""
+    variant = Variant(alignment_bytes=aligned_bytes, near=False)
+    body = together(AFTER_PREVIOUS_GRID if overlapped else (), body)
+    return verified(Kernel(name, problem, variant, grid, (threads, 1, 1), shared, body, {}, overlapped=overlapped))
+
+
+def against_overlap(overlapped: bool, spec: DeviceSpec | None) -> tuple[str, ...]:
+    """Why a kernel cannot start under the one before on a GPU; empty if it can, or if it does not."""
+    if overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+        return (f"{spec.name} has no programmatic dependent launch",)
+    return ()
 
 
 def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:

@@ -40,7 +40,7 @@ from tilewright.kernels.wgmma_steps import (
 from tilewright.layout.epilogue import default_subtile
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
-from tilewright.schedule.steps.cluster import MAX_CLUSTER
+from tilewright.schedule.steps.blocks import MAX_CLUSTER
 from tilewright.units import ceil_div
 
 MAX_STAGES = 16

@@ -12,12 +12,7 @@ from tilewright.ladders.te import TE
 from tilewright.ladders.worklog import WORKLOG
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
-    "worklog": WORKLOG,
-    "hierarchy": HIERARCHY,
-    "swizzle": SWIZZLE,
-    "te": TE,
-    "ampere": AMPERE,
-    "hopper": HOPPER,
+    ladder.name: tuple(ladder.rungs) for ladder in (WORKLOG, HIERARCHY, SWIZZLE, TE, AMPERE, HOPPER)
 }
 """Every ladder, bottom rung first."""
 

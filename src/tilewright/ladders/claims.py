@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from tilewright.ir.buffer import Space
 from tilewright.ladders.rung import Claim
 
 NO_LOAD_CONFLICTS = Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0)
+NO_STORE_CONFLICTS = Claim("no bank conflicts on shared stores", lambda c, g: c.shared_stores.excess_wavefronts == 0)
 TWO_BARRIERS = Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2)
 ONE_BARRIER = Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1)
+COALESCED_STORES = Claim(
+    "a warp stores 128 bytes of C: 4 sectors a request", lambda c, g: c.global_stores.sectors_per_request == 4
+)
+SCATTERED_STORES = Claim(
+    "a warp stores 32 rows of C at once: 32 sectors a request",
+    lambda c, g: c.global_stores.sectors_per_request == 32,
+)
 NO_B_CONFLICTS = Claim(
     "no bank conflicts on the loads of B fragments",
     lambda c, g: c.of_origin("B_frag").shared_loads.excess_wavefronts == 0,
@@ -30,3 +39,12 @@ B_TAKES_EIGHT = Claim(
     "the B fragments of a warp take eight wavefronts a load",
     lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 8,
 )
+NINE_EIGHTHS = Claim(
+    "each result takes 9K/8 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 9 * g.k / 8
+)
+
+
+def loads(space: Space, *, over: int) -> Claim:
+    """Each result takes so small a share of K loads."""
+    sentence = f"each result takes K/{over} loads from {space.value} memory"
+    return Claim(sentence, lambda c, g: c.per_result(space) == g.k / over)

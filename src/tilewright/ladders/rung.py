@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
@@ -148,3 +148,58 @@ class Rung:
         """
         own = {key: value for key, value in self.problem.items() if "dtype" not in options or key not in FORMAT_OPTIONS}
         return Gemm(m, n, k, **{**own, **options})
+
+
+class Ladder:
+    """The rungs of a ladder in the making, bottom first: each is a function from a problem to a schedule.
+
+    first: the number of the lowest. problem: what all its rungs are about, unless one says otherwise.
+    """
+
+    def __init__(self, name: str, *, first: int = 1, **problem: Any) -> None:
+        self.name = name
+        self.first = first
+        self.problem = problem
+        self.rungs: list[Rung] = []
+
+    def rung(
+        self,
+        idea: str,
+        *claims: Claim,
+        slug: str = "",
+        label: str = "",
+        builds_on: str | None = None,
+        h200: float | None = None,
+        choices: Choices | None = None,
+        within: Callable[[Gemm, int], Schedule] | None = None,
+        **problem: Any,
+    ) -> Callable[[ScheduleOf], ScheduleOf]:
+        """The next rung, above the function that is its schedule.
+
+        slug: the function's name, where it says none. builds_on: the rung below, where it says none. h200:
+        `original_tflops` on an H200. within: `schedule_within`.
+        """
+
+        def add(schedule: ScheduleOf) -> ScheduleOf:
+            self.rungs.append(
+                Rung(
+                    ladder=self.name,
+                    number=self.first + len(self.rungs),
+                    slug=slug or getattr(schedule, "__name__", ""),
+                    idea=idea,
+                    schedule=schedule,
+                    claims=claims,
+                    builds_on=builds_on or (self.rungs[-1].label if self.rungs else None),
+                    original_tflops={} if h200 is None else {"NVIDIA H200": h200},
+                    problem=problem or self.problem,
+                    label=label,
+                    choices=choices,
+                    schedule_within=within,
+                )
+            )
+            return schedule
+
+        return add
+
+
+ScheduleOf = TypeVar("ScheduleOf", bound=Callable[[Gemm], Schedule])

@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.html_text import table
-from tilewright.units import ceil_div, format_bytes, round_up
+from tilewright.units import ceil_div, counted, format_bytes, round_up
 
 
 class Limit(Enum):
@@ -217,9 +217,9 @@ def _sentence(this: Occupancy, limit: Limit) -> str:
         case Limit.WARPS:
             if this.threads_per_block > spec.max_threads_per_block:
                 return f"{this.threads_per_block} threads per block exceed {spec.max_threads_per_block}"
-            return f"{_count(blocks, 'block')} of {_count(warps, 'warp')} out of {spec.max_warps_per_sm}"
+            return f"{counted(blocks, 'block')} of {counted(warps, 'warp')} out of {spec.max_warps_per_sm}"
         case Limit.BLOCKS:
-            return f"an SM holds at most {blocks}, here of {_count(warps, 'warp')}; larger blocks would fill it"
+            return f"an SM holds at most {blocks}, here of {counted(warps, 'warp')}; larger blocks would fill it"
         case Limit.BARRIERS:
             return f"{this.barriers_per_block} per block out of {spec.barriers_per_sm}"
 
@@ -254,7 +254,9 @@ def _so_many_fit(this: Occupancy) -> str:
     blocks = this.blocks_per_sm
     if blocks == 0:
         return "so not even one block fits"
-    return f"so {_count(blocks, 'block')} of {_count(this.warps_per_block, 'warp')} {'fits' if blocks == 1 else 'fit'}"
+    return (
+        f"so {counted(blocks, 'block')} of {counted(this.warps_per_block, 'warp')} {'fits' if blocks == 1 else 'fit'}"
+    )
 
 
 def _way_out(this: Occupancy, amount: str) -> str:
@@ -262,10 +264,6 @@ def _way_out(this: Occupancy, amount: str) -> str:
     if not amount or len(this.limited_by) > 1:
         return ""
     return f"; {amount} would let in a {_ordinal(this.blocks_per_sm + 1)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _ordinal(number: int) -> str:

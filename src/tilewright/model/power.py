@@ -64,8 +64,12 @@ class Energy:
 
     @classmethod
     def of(cls, work: Work, spec: DeviceSpec, dram_bytes: float) -> Energy:
-        one = Events.of(work, dram_bytes)
-        mma = MMA_PJ * FORMAT_SHARES.get(work.inputs, 1.0) * one.flops
+        return cls.of_events(Events.of(work, dram_bytes), spec, work.inputs)
+
+    @classmethod
+    def of_events(cls, one: Events, spec: DeviceSpec, inputs: str = "") -> Energy:
+        """inputs: the format that tensor cores multiply, if they do."""
+        mma = MMA_PJ * FORMAT_SHARES.get(inputs, 1.0) * one.flops
         others = INSTRUCTION_PJ * one.instructions + L2_PJ * one.l2_bytes
         return cls((mma + spec.energy_scale * others) * 1e-12, one.dram_bytes * DRAM_PJ * 1e-12)
 

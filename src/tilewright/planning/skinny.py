@@ -103,7 +103,16 @@ def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) ->
 
 def _together(gemm: Gemm, busy: float, spec: DeviceSpec, count: int) -> float:
     """The time of memory and that of the busiest SM, overlapped."""
-    dram = count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    return overlapped(dram_seconds(gemm, spec, count), busy)
+
+
+def dram_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
+    """What memory takes for `count` problems."""
+    return count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+
+
+def overlapped(dram: float, busy: float) -> float:
+    """Seconds in which memory and the SMs work beside each other."""
     total: float = (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
     return total
 

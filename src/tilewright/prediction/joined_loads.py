@@ -18,7 +18,7 @@ from tilewright.ir.stmt import Body, For, Let, Move
 from tilewright.ir.visit import Path, bodies
 from tilewright.layout.banks import BANK_BYTES, ideal_wavefronts, wavefronts
 from tilewright.simulator.events import Access
-from tilewright.simulator.listeners.site_counter import SiteCounter
+from tilewright.simulator.listeners import SiteCounter
 
 _WIDEST_BYTES = 16
 _STEP = Const(1)

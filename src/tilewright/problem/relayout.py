@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.dtypes import Array, DType
+from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +121,3 @@ class Relayout:
                 f"target{s}  {self.out}, to_lines{s} x to_length{s}, lines to_leading{s} elements apart; zeros beyond",
             )
         )
-
-
-def relaid(storages: Storages) -> dict[str, Array]:
-    """The storage of each copy after the launch, exactly; gaps as they were."""
-    problem = storages.problem
-    assert isinstance(problem, Relayout)
-    found: dict[str, Array] = {}
-    for suffix, copy in zip(problem.names, problem.copies, strict=True):
-        target = found[f"target{suffix}"] = storages.storage(f"target{suffix}").copy()
-        for number in range(problem.count):
-            source = storages.storage(f"source{suffix}")
-            held = lines_of(source, number * copy.step, copy.lines, copy.length, copy.leading)
-            values = problem.out.encode(problem.dtype.decode(held.T if copy.transposed else held))
-            place = lines_of(target, number * copy.to_step, copy.to_lines, copy.to_length, copy.to_leading)
-            place[...] = 0
-            place[: values.shape[0], : values.shape[1]] = values
-    return found

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tilewright.dtypes import F32, I32, Array, DType
+from tilewright.dtypes import F32, I32, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,35 +106,3 @@ class RowSums:
             "sums": f"sums     {self.dtype}, lines x length, rows to_leading elements apart",
         }
         return tuple(lines[matrix.name] for matrix in self.matrices)
-
-
-def summed_rows(storages: Storages) -> Array:
-    """The storage of the sums after the launch, exactly; gaps as they were."""
-    problem = storages.problem
-    assert isinstance(problem, RowSums)
-    found = storages.storage("sums").copy()
-    target = lines_of(found, 0, problem.lines, problem.length, problem.to_leading)
-    stored = lines_of(storages.storage("source"), 0, problem.from_lines, problem.length, problem.leading)
-    for line in range(problem.lines):
-        begin, end = _terms_of(storages, line)
-        index = storages.storage("index")[begin:end]
-        known = [j for j, one in zip(range(begin, end), index.tolist(), strict=True) if 0 <= one < problem.from_lines]
-        if problem.is_copy:
-            target[line] = stored[storages.storage("index")[known[0]]] if known else 0
-            continue
-        total = np.zeros(problem.length, np.float32)
-        for j in known:
-            term = problem.dtype.decode(stored[storages.storage("index")[j]]).astype(np.float64)
-            factor = float(storages.storage("weights")[j]) if problem.weighted else 1.0
-            total = (total + term * factor).astype(np.float32)  # one rounding, as a multiply-add has
-        target[line] = problem.dtype.encode(total)
-    return found
-
-
-def _terms_of(storages: Storages, line: int) -> tuple[int, int]:
-    problem = storages.problem
-    assert isinstance(problem, RowSums)
-    if problem.terms:
-        return line * problem.terms, (line + 1) * problem.terms
-    begin, end = (min(max(int(one), 0), problem.listed) for one in storages.storage("begins")[line : line + 2])
-    return begin, max(begin, end)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import F32, Array, DType
+from tilewright.dtypes import F32, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import scales_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +85,3 @@ class Scaling:
             "target  f32, inverses of scales, apart elements for each matrix; the scales",
             "flag    f32, a 0",
         )
-
-
-def scales_stored(storages: Storages) -> Array:
-    """The storage of the scales after the launch, exactly; gaps as they were."""
-    problem = storages.problem
-    assert isinstance(problem, Scaling)
-    target = storages.storage("target").copy()
-    for number in range(problem.count):
-        first = number * problem.step
-        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
-        scales = scales_of(source, axis=0 if problem.across else 1)
-        inverses, behind = number * problem.apart, (problem.count + number) * problem.apart
-        target[inverses : inverses + problem.scaled] = 1 / scales
-        target[behind : behind + problem.scaled] = scales
-    return target

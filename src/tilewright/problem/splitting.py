@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tilewright.dtypes import F32, Array, DType
+from tilewright.dtypes import F32, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import Algorithm, scales_of, split
+from tilewright.problem.emulation import Algorithm
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,53 +134,3 @@ class Splitting:
 def stored_as(algorithm: Algorithm) -> DType:
     """The format in which pieces are stored: tf32 lies in memory as f32."""
     return algorithm.pieces if algorithm.pieces.is_factor else F32
-
-
-def flag_stored(storages: Storages) -> bool:
-    """Whether the launch raises the flag."""
-    problem, raised = storages.problem, False
-    assert isinstance(problem, Splitting)
-    for number in range(problem.count):
-        first = number * problem.step
-        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
-        scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
-        with np.errstate(invalid="ignore", under="ignore"):
-            scale = scales[None, :] if problem.across else scales[:, None]
-            scaled = abs(source * scale * scale)
-        raised |= bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
-    return raised
-
-
-def inverses_stored(storages: Storages) -> Array:
-    """The storage of the inverses of scales that the launch finds, exactly; gaps as they were."""
-    problem = storages.problem
-    assert isinstance(problem, Splitting)
-    found = storages.storage("inverses").copy()
-    for number in range(problem.count):
-        first = number * problem.step
-        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
-        found[number * problem.scale_step :][: problem.lines] = 1 / scales_of(source, axis=1)
-    return found
-
-
-def pieces_stored(storages: Storages) -> Array:
-    """The storage of the pieces after the launch, exactly; gaps as they were."""
-    problem = storages.problem
-    assert isinstance(problem, Splitting)
-    target = storages.storage("target").copy()
-    for number in range(problem.count):
-        source = lines_of(
-            storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
-        )
-        scale: Array | float = 1.0
-        if problem.own_scales:
-            scale = scales_of(source, axis=1)[:, None]
-        elif problem.algorithm.shift:
-            scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
-            scale = scales[None, :] if problem.across else scales[:, None]
-        for at, piece in enumerate(split(source, problem.algorithm, scale)):
-            first = number * problem.to_step + at * problem.to_piece
-            place = lines_of(target, first, problem.to_lines, problem.to_length, problem.to_leading)
-            place[...] = 0
-            place[: problem.lines, : problem.length] = problem.out.encode(piece)
-    return target

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar, assert_never
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol, TypeVar, assert_never
 
 import numpy as np
 
@@ -265,38 +265,43 @@ def evaluate(value: Value, meaning: Meaning[T]) -> T:
     assert_never(value)
 
 
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """What a value is made of."""
+    match value:
+        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
+            return (value.value,)
+        case Combined():
+            return value.a, value.b
+        case Where():
+            return value.condition, value.a, value.b
+        case Drawn():
+            return value.seed, value.offset
+        case _:
+            return ()
+
+
+def inside(value: Value) -> Iterator[Value]:
+    """A value and all that it is made of, from left to right."""
+    yield value
+    for part in parts_of(value):
+        yield from inside(part)
+
+
 def leaves_of(value: Value) -> Iterator[Accumulated | Element | Constant | Factor]:
     """The leaves of a value, from left to right."""
-    match value:
-        case Accumulated() | Element() | Constant() | Factor():
-            yield value
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
-            yield from leaves_of(value.value)
-        case Drawn():
-            yield value.seed
-            yield value.offset
-        case Combined():
-            yield from leaves_of(value.a)
-            yield from leaves_of(value.b)
-        case Where():
-            for one in (value.condition, value.a, value.b):
-                yield from leaves_of(one)
+    return (one for one in inside(value) if isinstance(one, Accumulated | Element | Constant | Factor))
 
 
 def with_leaves(value: Value, change: Callable[[Accumulated | Element], Value]) -> Value:
     """The value over other sums and elements."""
-    match value:
-        case Accumulated() | Element():
-            return change(value)
-        case Constant() | Factor() | Drawn():
-            return value
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
-            return replace(value, value=with_leaves(value.value, change))
-        case Combined():
-            return Combined(value.operation, with_leaves(value.a, change), with_leaves(value.b, change))
-        case Where():
-            return Where(*(with_leaves(one, change) for one in (value.condition, value.a, value.b)))
-    assert_never(value)
+    if isinstance(value, Accumulated | Element):
+        return change(value)
+    if isinstance(value, Drawn):
+        return value
+    node: Any = value
+    own = [field.name for field in fields(node) if isinstance(getattr(node, field.name), Value)]
+    changed: Value = replace(node, **{name: with_leaves(getattr(node, name), change) for name in own})
+    return changed
 
 
 _SUMS = ("+", "-", "<", "<=", "==", "!=", "&&", "||", "?")
@@ -440,19 +445,6 @@ def drawn_for(shape: tuple[int, ...], seed: Array, offset: Array) -> Array:
     return found.reshape(shape).astype(np.float64)
 
 
-def parts_of(value: Value) -> tuple[Value, ...]:
-    """What a value is made of."""
-    match value:
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
-            return (value.value,)
-        case Combined():
-            return value.a, value.b
-        case Where():
-            return value.condition, value.a, value.b
-        case _:
-            return ()
-
-
 def rotations_of(value: Value) -> Iterator[Rotated]:
     """The rotations of a value that stand in no other, from left to right."""
     if isinstance(value, Rotated):
@@ -464,10 +456,7 @@ def rotations_of(value: Value) -> Iterator[Rotated]:
 
 def draws_of(value: Value) -> Iterator[Drawn]:
     """The uniform numbers that a value is made of, from left to right."""
-    if isinstance(value, Drawn):
-        yield value
-    for part in parts_of(value):
-        yield from draws_of(part)
+    return (one for one in inside(value) if isinstance(one, Drawn))
 
 
 def folded_array(operation: Literal[Operation.PLUS, Operation.MAXIMUM], along: Along | None, values: Array) -> Array:

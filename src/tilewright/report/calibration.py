@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison
 from tilewright.bench.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
 from tilewright.ladders import LADDERS
+from tilewright.units import counted
 
 _FROM_ADDRESSES = (
     ("global_load_requests", "global load requests"),
@@ -163,7 +164,7 @@ def _reasons(rungs: Mapping[str, OfRung]) -> list[str]:
     for index, one in enumerate(DIFFERENCES):
         rows = [row for rung in rungs.values() for row in rung.values() if explanation(row, rung) is one]
         if rows:
-            lines.append(f"* **{_letter(index)} {one.title}** ({_plural(len(rows))}{_range(rows)}). {one.why}")
+            lines.append(f"* **{_letter(index)} {one.title}** ({counted(len(rows), 'cell')}{_range(rows)}). {one.why}")
     strange = [row for rung in rungs.values() for row in rung.values() if is_unexplained(row, rung)]
     for row in strange:
         numbers = f"{_number(row.simulated)} simulated, {_number(row.measured)} counted"
@@ -178,7 +179,3 @@ def _range(rows: Sequence[Comparison]) -> str:
         return ""
     least, most = (f"{share:.4f}" for share in (min(shares), max(shares)))
     return f"; counted / simulated is {least}" if least == most else f"; counted / simulated is {least} to {most}"
-
-
-def _plural(count: int) -> str:
-    return f"{count} cell{'' if count == 1 else 's'}"

@@ -12,14 +12,14 @@ from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.samples import Request, Side, WorstRequests
 from tilewright.simulator import Counters, standard_listeners
-from tilewright.simulator.line_counts import LineCounts, LineKind
+from tilewright.simulator.line_counts import COUNTED, Amounts, LineCounts, LineKind
 from tilewright.toolchain import Build
 
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Amounts):
     """What lines of one origin, one kind and one space of memory did, over all blocks.
 
     each: the loop over k in which they stand ("" for none). executions: by warps; times: iterations of that loop by
@@ -34,24 +34,11 @@ class Cost:
     width_bytes: int
     each: str
     opcodes: dict[str, int]
-    executions: int
     times: int = 0
     warps: int = 0
-    requests: int = 0
-    lanes: int = 0
-    bytes_asked: int = 0
-    bytes_used: int = 0
-    sectors: int = 0
-    fewest_sectors: int = 0
-    cache_lines: int = 0
-    wavefronts: int = 0
-    ideal_wavefronts: int = 0
-    guarded_off: int = 0
     worst: Request | None = None
     note: str = ""
     multiply_adds: int = 0
-    boxes: int = 0
-    bulk_bytes: int = 0
 
     @property
     def per_thread(self) -> float:
@@ -67,11 +54,6 @@ class Cost:
     def is_asynchronous(self) -> bool:
         """Whether these are cp.async copies: they have a side in each memory, and one instruction, where they read."""
         return self.kind in ("load", "store") and all(opcode.startswith("LDGSTS") for opcode in self.opcodes)
-
-    @property
-    def excess_wavefronts(self) -> int:
-        """Wavefronts that bank conflicts cost."""
-        return self.wavefronts - self.ideal_wavefronts
 
     def lsu_clocks(self) -> float:
         """Clocks of one SM's load/store unit, at least, if that SM ran all the blocks.
@@ -158,9 +140,6 @@ def _each(line: LineCounts, loops: dict[Path, LineCounts]) -> str:
 
 
 def _cost(lines: Sequence[LineCounts], each: str, times: int, warps: int, worst: dict[Side, Request]) -> Cost:
-    def total(name: str) -> int:
-        return sum(int(getattr(line, name)) for line in lines)
-
     opcodes: dict[str, int] = {}
     for line in lines:
         for opcode, count in line.opcodes:
@@ -174,22 +153,10 @@ def _cost(lines: Sequence[LineCounts], each: str, times: int, warps: int, worst:
         width_bytes=first.width_bytes,
         each=each,
         opcodes=opcodes,
-        executions=total("executions"),
         times=times,
         warps=warps,
-        requests=total("requests"),
-        lanes=total("lanes"),
-        bytes_asked=total("bytes_asked"),
-        bytes_used=total("bytes_used"),
-        sectors=total("sectors"),
-        fewest_sectors=total("fewest_sectors"),
-        cache_lines=total("cache_lines"),
-        wavefronts=total("wavefronts"),
-        ideal_wavefronts=total("ideal_wavefronts"),
-        guarded_off=total("guarded_off"),
         worst=max((worst[side] for side in sides if side in worst), key=lambda request: request.cost, default=None),
         note=(first.text.partition("#")[2].strip() or first.text) if first.kind == "barrier" else "",
         multiply_adds=sum(line.executions * line.tile_multiply_adds for line in lines),
-        boxes=total("boxes"),
-        bulk_bytes=total("bulk_bytes"),
+        **{name: sum(getattr(line, name) for line in lines) for name in COUNTED},
     )

@@ -12,7 +12,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors
 from tilewright.simulator.events import Access, Listener
-from tilewright.simulator.listeners.shared_traffic import wavefronts_of
+from tilewright.simulator.listeners import wavefronts_of
 
 Side = tuple[Path, Space | None]
 """A line of the kernel and the memory it touches: an asynchronous copy touches two."""

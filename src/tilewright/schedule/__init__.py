@@ -4,30 +4,12 @@ from tilewright.schedule.codec import from_json, to_json
 from tilewright.schedule.diff import Difference, diff
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import (
-    STEPS,
-    Accumulate,
-    Bind,
-    Cluster,
-    DependentLaunch,
-    Distribute,
-    Epilogue,
-    Fuse,
-    Persist,
-    Pipeline,
-    Prefetch,
-    Raster,
-    Relayout,
-    Reorder,
-    Snake,
-    Specialize,
-    Split,
-    Stage,
-    Tensorize,
-    Transfer,
-    Unroll,
-    Vectorize,
-)
+from tilewright.schedule.steps import STEPS
+from tilewright.schedule.steps.blocks import Cluster, DependentLaunch, Persist, Raster
+from tilewright.schedule.steps.copies import Pipeline, Prefetch, Specialize, Transfer
+from tilewright.schedule.steps.loops import Bind, Fuse, Reorder, Snake, Split, Unroll
+from tilewright.schedule.steps.sums import Accumulate, Epilogue, Tensorize
+from tilewright.schedule.steps.tiles import Distribute, Relayout, Stage, Vectorize
 
 __all__ = [
     "Accumulate",

@@ -14,7 +14,8 @@ from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, Fuse, Reorder, Snake
+from tilewright.schedule.steps import STEPS
+from tilewright.schedule.steps.loops import Fuse, Reorder, Snake
 
 _ENUMS: dict[str, type[Enum]] = {e.__name__: e for e in (Level, Space, Pattern, RasterOrder, Route)}
 _VALUES: dict[str, type[Any]] = {v.__name__: v for v in (Interleaved, Xor, Permuted, Auto, SwizzleAtoms)}

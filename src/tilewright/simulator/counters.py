@@ -17,7 +17,7 @@ from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.events import Launch, Listener
 from tilewright.simulator.line_counts import COUNTED, LineCounts, LineKind, line_counts
-from tilewright.simulator.listeners.site_counter import SiteCounter
+from tilewright.simulator.listeners import SiteCounter
 from tilewright.simulator.sites import Site
 
 

@@ -6,28 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from tilewright.ir.async_stmt import (
-    ArriveBarrier,
-    ClusterBarrier,
-    CommitStores,
-    ExpectBytes,
-    FenceBarriers,
-    FenceProxy,
-    InitBarrier,
-    SetRegisters,
-    StoreAsync,
-    StoreMatrices,
-    TeamBarrier,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    WaitBarrier,
-    WaitStores,
-    Wgmma,
-    WgmmaCommit,
-    WgmmaFence,
-    WgmmaWait,
-)
+from tilewright.ir import async_stmt
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.stmt import (
     Assign,
@@ -55,33 +34,14 @@ from tilewright.simulator.sites import Site
 LineKind = Literal["load", "store", "arithmetic", "barrier", "branch", "loop", "unit", "bulk load", "bulk store"]
 
 
-@dataclass(frozen=True, slots=True)
-class LineCounts:
-    """The counts of one line of the kernel, over all simulated blocks.
-
-    line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
-    first. width_bytes: that a lane moves, element_bytes of each element (0 for what is not a memory access).
-    opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
-    multiplies tiles; tile_wavefronts: in which a warpgroup, in one execution, reads its operands from shared memory.
-    What each count means is said where it is counted, in `simulator.listeners`: executions (warps), lane_executions;
-    requests, lanes, bytes_asked; bytes_used, sectors, fewest_sectors, cache_lines (global); wavefronts,
-    ideal_wavefronts (shared); partial, guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements
-    (TMA).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What is counted, of a line or of several. What each count means is said where it is counted, in
+    `simulator.listeners`: executions (warps), lane_executions; requests, lanes, bytes_asked; bytes_used, sectors,
+    fewest_sectors, cache_lines (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split
+    (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements (TMA).
     """
 
-    line: int
-    path: Path
-    text: str
-    origin: str
-    kind: LineKind
-    buffer: str
-    space: Space | None
-    width_bytes: int
-    element_bytes: int
-    loops: tuple[Path, ...]
-    opcodes: tuple[tuple[str, int], ...]
-    tile_multiply_adds: int
-    tile_wavefronts: int
     executions: int = 0
     lane_executions: int = 0
     requests: int = 0
@@ -106,6 +66,34 @@ class LineCounts:
         """Wavefronts that bank conflicts cost."""
         return self.wavefronts - self.ideal_wavefronts
 
+
+COUNTED = tuple(field.name for field in fields(Amounts))
+
+
+@dataclass(frozen=True, slots=True)
+class LineCounts(Amounts):
+    """The counts of one line of the kernel, over all simulated blocks.
+
+    line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
+    first. width_bytes: that a lane moves, element_bytes of each element (0 for what is not a memory access).
+    opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
+    multiplies tiles; tile_wavefronts: in which a warpgroup, in one execution, reads its operands from shared memory.
+    """
+
+    line: int
+    path: Path
+    text: str
+    origin: str
+    kind: LineKind
+    buffer: str
+    space: Space | None
+    width_bytes: int
+    element_bytes: int
+    loops: tuple[Path, ...]
+    opcodes: tuple[tuple[str, int], ...]
+    tile_multiply_adds: int
+    tile_wavefronts: int
+
     @property
     def instructions(self) -> int:
         """Warp instructions of this line."""
@@ -115,10 +103,6 @@ class LineCounts:
     def fmas(self) -> int:
         """Multiply-adds, by lanes and by tensor cores."""
         return self.lane_executions * dict(self.opcodes).get("FFMA", 0) + self.executions * self.tile_multiply_adds
-
-
-COUNTED = tuple(field.name for field in fields(LineCounts) if field.default == 0)
-"""The fields of `LineCounts` that are counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +176,9 @@ def _described(site: Site) -> _Described | None:
             return _Described("branch", {"BRA": 1})
         case For():
             return _Described("loop", {} if stmt.unroll else {"BRA": 1})
-        case StoreMatrices():
+        case async_stmt.StoreMatrices():
             return _access("store", {"STSM": 1}, stmt.dst.buffer, MATRIX_ROW_BYTES // stmt.dst.buffer.dtype.bytes)
-        case Wgmma(instruction=instruction):
+        case async_stmt.Wgmma(instruction=instruction):
             # Of one warp: four share the instruction.
             adds = instruction.multiply_adds // GROUP_WARPS
             return _Described(
@@ -204,13 +188,13 @@ def _described(site: Site) -> _Described | None:
                 tile_multiply_adds=adds,
                 tile_wavefronts=instruction.operand_wavefronts(a_in_registers=isinstance(stmt.a, Ref)),
             )
-        case TeamBarrier():
+        case async_stmt.TeamBarrier():
             return _Described("barrier", {"BAR": 1})
-        case ClusterBarrier():
+        case async_stmt.ClusterBarrier():
             return _Described("barrier", {"UCGABAR": 1})
-        case TmaLoad():
+        case async_stmt.TmaLoad():
             return _described_box("bulk load", "UTMALDG", stmt.dst.buffer)
-        case TmaStore():
+        case async_stmt.TmaStore():
             return _described_box("bulk store", "UTMASTG", stmt.src.buffer)
         case _:
             opcode = _UNIT_OPCODES.get(type(stmt))
@@ -218,20 +202,20 @@ def _described(site: Site) -> _Described | None:
 
 
 _UNIT_OPCODES: dict[type, str] = {
-    InitBarrier: "SYNCS",
-    ExpectBytes: "SYNCS",
-    ArriveBarrier: "SYNCS",
-    WaitBarrier: "SYNCS",
-    StoreAsync: "STAS",
-    TmaPrefetch: "UTMAPF",
-    FenceBarriers: "FENCE",
-    FenceProxy: "FENCE",
-    CommitStores: "UTMACMDFLUSH",
-    WaitStores: "DEPBAR",
-    SetRegisters: "USETMAXREG",
-    WgmmaFence: "WARPGROUP.ARRIVE",
-    WgmmaCommit: "WARPGROUP.COMMIT",
-    WgmmaWait: "WARPGROUP.DEPBAR",
+    async_stmt.InitBarrier: "SYNCS",
+    async_stmt.ExpectBytes: "SYNCS",
+    async_stmt.ArriveBarrier: "SYNCS",
+    async_stmt.WaitBarrier: "SYNCS",
+    async_stmt.StoreAsync: "STAS",
+    async_stmt.TmaPrefetch: "UTMAPF",
+    async_stmt.FenceBarriers: "FENCE",
+    async_stmt.FenceProxy: "FENCE",
+    async_stmt.CommitStores: "UTMACMDFLUSH",
+    async_stmt.WaitStores: "DEPBAR",
+    async_stmt.SetRegisters: "USETMAXREG",
+    async_stmt.WgmmaFence: "WARPGROUP.ARRIVE",
+    async_stmt.WgmmaCommit: "WARPGROUP.COMMIT",
+    async_stmt.WgmmaWait: "WARPGROUP.DEPBAR",
 }
 
 

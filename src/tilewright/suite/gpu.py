@@ -66,7 +66,7 @@ class TorchBench:
                     candidates[name] = multiply
             except (TilewrightError, RuntimeError) as failure:
                 notes[peer] = str(failure).partition("\n")[0][:200]
-        with ClockLog(self._gpu.index) as log:
+        with ClockLog(self._gpu.uuid) as log:
             calls = {name: over(multiply, pairs) for name, multiply in candidates.items()}
             times = interleaved(self._timer, calls, copies=len(pairs))
         kept = [name for name in times if name.startswith(CUBLASLT)]

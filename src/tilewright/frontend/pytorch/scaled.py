@@ -33,7 +33,7 @@ def scaled(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
         result = _of_plain(arrays, scaled_options(out_dtype, fast))
         if result is not None:
             return result
-    result = torch.ops.tilewright.scaled_matmul(*arrays[:5], *_words_asked(out_dtype, fast))
+    result = torch.ops.tilewright.scaled_matmul(*arrays[:5], *words_asked(out_dtype, fast))
     return result if arrays[5] is None else arrays[5].copy_(result)
 
 
@@ -55,7 +55,7 @@ _LEAST = 4
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
+def words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
     """The options as the operator takes them. The compiler takes them as they are."""
     options = scaled_options(out_dtype, fast)
     return LIBRARY.to_torch[options.out_dtype], options.fast
@@ -93,7 +93,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     with torch.no_grad():
         found = multiplied(a, b, scale_a, scale_b)
         found = found if bias is None else found + bias.float()
-        product, into = product_of(_seen(a), _seen(b)), options.out_dtype
+        product, into = product_of(seen(a), seen(b)), options.out_dtype
         first, *others = results_of(found, product, options.call, operands, into, into)
         result = first if out is None else out.copy_(first)
         return (result, *others) if others else result
@@ -101,7 +101,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
 
 def multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
     """The product in f32, with its scales."""
-    views = _seen(scale_a), _seen(scale_b)
+    views = seen(scale_a), seen(scale_b)
     blocks = scaling_of(a.shape[0], b.shape[1], a.shape[1], *views).blocks
     if blocks is None:
         return (a.float() @ b.float()) * _along(scale_a, 1) * _along(scale_b, 0)
@@ -129,12 +129,12 @@ def _shaped(
 ) -> Any:
     """A result without elements, or the error that the call would raise."""
     options = scaled_options(out_dtype, fast)
-    views = ScaledViews(_seen(a), _seen(b), _seen(scale_a), _seen(scale_b), None if bias is None else _seen(bias))
+    views = ScaledViews(seen(a), seen(b), seen(scale_a), seen(scale_b), None if bias is None else seen(bias))
     checked_scaled(views, options)
     return a.new_empty(views.shape, dtype=LIBRARY.to_torch[options.out_dtype])
 
 
-def _seen(tensor: Any) -> View:
+def seen(tensor: Any) -> View:
     """A tensor that has no elements."""
     device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
     return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)

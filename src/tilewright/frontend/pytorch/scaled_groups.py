@@ -9,11 +9,10 @@ from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.pytorch.registering import registered, without_gradients
-from tilewright.frontend.pytorch.scaled import multiplied
+from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options
 from tilewright.frontend.scaled_groups import (
@@ -41,14 +40,7 @@ def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None 
         except NoMemory:
             pass
     words = () if room is None else (room.capacity, room.expected)
-    return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *_words_asked(out_dtype, fast), *words)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
-    """The options as the operator takes them. The compiler takes them as they are."""
-    options = scaled_options(out_dtype, fast)
-    return LIBRARY.to_torch[options.out_dtype], options.fast
+    return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *words_asked(out_dtype, fast), *words)
 
 
 def _computed(arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> Any:
@@ -102,15 +94,9 @@ def _shaped(
         a, b, scale_a, scale_b, _ = other
         return _shaped(a, b, scale_a, scale_b, offsets, out_dtype, fast).T
     options = scaled_options(out_dtype, fast)
-    views = GroupViews(_seen(a), _seen(b), _seen(scale_a), _seen(scale_b), offsets.shape[0])
+    views = GroupViews(seen(a), seen(b), seen(scale_a), seen(scale_b), offsets.shape[0])
     groups, _ = checked_groups(views)
     return a.new_empty(groups.shape, dtype=LIBRARY.to_torch[options.out_dtype])
-
-
-def _seen(tensor: Any) -> View:
-    """A tensor that has no elements."""
-    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
-    return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
 _GIVEN = (

@@ -11,7 +11,7 @@ from tilewright.dtypes import Array
 from tilewright.layout.banks import SECTOR_BYTES, copy_turns, sectors
 from tilewright.report.page.banks import in_turns, waves_of
 from tilewright.report.samples import Request, why_sectors, why_wavefronts
-from tilewright.simulator.listeners.shared_traffic import WIDEST_THROUGH_L1
+from tilewright.simulator.listeners import WIDEST_THROUGH_L1
 from tilewright.simulator.recorder import Picture, Recording, Shown
 
 Key = tuple[str, int, int, bool, int, int]

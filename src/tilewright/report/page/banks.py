@@ -14,7 +14,7 @@ from tilewright.layout.banks import BANK_BYTES, WAVEFRONT_BYTES, copy_turns, pas
 from tilewright.report.page.watch import Watched
 from tilewright.report.samples import Request, why_wavefronts
 from tilewright.simulator.events import Access
-from tilewright.simulator.listeners.shared_traffic import source_through_l1
+from tilewright.simulator.listeners import source_through_l1
 
 _MOST_REQUESTS = 12
 """Requests that are kept of accesses that are alike: the first ones of a warp, and the one that costs most."""

@@ -36,8 +36,8 @@ class RankRaces(OrderedRaces):
             earlier = self._place(self._sites[int(shadow.writer.site[words[at]])], int(shadow.writer.thread[words[at]]))
             element, where = self._spot(access, int(places[at]))
             self._report_far_write(access.buffer, element, where, earlier, is_known=not unknown.any())
-        shadow.readers[0].enter(words, access.thread[box], access.site)
-        shadow.read_epoch[words], shadow.read_column[words] = access.value[box], self._columns(access)[box]
+        columns = self._columns(access)[box]
+        self._enter_global_read(shadow, words, access.thread[box], access.site, rows, columns, access.value[box])
 
     def _report_far_write(self, buffer: str, element: int, where: Where, earlier: Where, *, is_known: bool) -> None:
         if is_known:
@@ -56,24 +56,24 @@ class RankRaces(OrderedRaces):
         shadow, clocks = self._of.get(name), self.clocks
         if shadow is None:
             return None
-        reader = shadow.readers[0]
-        known = clocks.rows[row]
-        late = (shadow.writer.thread[words] != 0) & (shadow.write_epoch[words] > known[shadow.column[words]])
-        read = (reader.thread[words] != 0) & (shadow.read_epoch[words] > known[shadow.read_column[words]])
-        read &= store
-        bad, owners, was = (late, shadow.writer, "written") if late.any() else (read, reader, "read")
+        rows = np.full(len(words), row)
+        late = shadow.write_epoch[words] > clocks.rows[row][shadow.column[words]]
+        conflicts = [((shadow.writer.thread[words] != 0) & late, shadow.writer, "written")]
+        if store:
+            reads = (shadow.last_read, shadow.other_read)
+            conflicts += [(self._unordered_read(one, words, rows), one.by, "read") for one in reads]
         found: tuple[int, Where, str] | None = None
-        if bad.any():
-            word = int(words[int(np.argmax(bad))])
-            found = word, self._place(self._sites[int(owners.site[word])], int(owners.thread[word])), was
-        now, own = clocks.now(np.array([row])), clocks.own[row]
+        for bad, owners, was in conflicts:
+            if found is None and bad.any():
+                word = int(words[int(np.argmax(bad))])
+                found = word, self._place(self._sites[int(owners.site[word])], int(owners.thread[word])), was
+        now, own = clocks.now(rows), clocks.own[rows]
         threads = np.full(len(words), thread, np.int32)
         if store:
             shadow.writer.enter(words, threads, site)
             shadow.write_epoch[words], shadow.column[words] = now, own
         else:
-            reader.enter(words, threads, site)
-            shadow.read_epoch[words], shadow.read_column[words] = now, own
+            self._enter_global_read(shadow, words, threads, site, rows, own, now)
         return found
 
 
@@ -82,9 +82,10 @@ def part_of(shadow: ClockShadow, first: int, count: int) -> ClockShadow:
     part, here = ClockShadow(0, shadow.threads), slice(first, first + count)
     part.elements = count
     part.writer, part.copied_by = _part(shadow.writer, here), _part(shadow.copied_by, here)
-    part.readers = [_part(one, here) for one in shadow.readers]
-    part.write_epoch, part.read_epoch = shadow.write_epoch[here], shadow.read_epoch[here]
-    part.column, part.read_column = shadow.column[here], shadow.read_column[here]
+    part.write_epoch, part.column = shadow.write_epoch[here], shadow.column[here]
+    for name in ("last_read", "other_read"):
+        reads, of_part = getattr(shadow, name), getattr(part, name)
+        of_part.by, of_part.column, of_part.time = _part(reads.by, here), reads.column[here], reads.time[here]
     return part
 
 

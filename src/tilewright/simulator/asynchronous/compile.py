@@ -6,35 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir.async_stmt import (
-    ArriveBarrier,
-    AsyncStmt,
-    ClusterBarrier,
-    CommitStores,
-    ExpectBytes,
-    FenceBarriers,
-    FenceProxy,
-    InitBarrier,
-    PrefetchMap,
-    Scope,
-    SetRegisters,
-    SharedMatrix,
-    SignalFlag,
-    StartNextGrid,
-    StoreAsync,
-    TeamBarrier,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    WaitBarrier,
-    WaitFlag,
-    WaitPreviousGrid,
-    WaitStores,
-    Wgmma,
-    WgmmaCommit,
-    WgmmaFence,
-    WgmmaWait,
-)
+from tilewright.ir import async_stmt
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.wgmma import numbered_by_ptx
@@ -67,10 +39,13 @@ from tilewright.simulator.index import Cells, Place, resolve
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Values
 
-WAITING = (WaitBarrier, WaitFlag, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
+WAITING = (
+    *(async_stmt.WaitBarrier, async_stmt.WaitFlag, async_stmt.TeamBarrier, async_stmt.ClusterBarrier),
+    *(async_stmt.Wgmma, async_stmt.WgmmaWait),
+)
 """Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
 
-TELLING = (ArriveBarrier, ExpectBytes, SignalFlag, StoreAsync)
+TELLING = (async_stmt.ArriveBarrier, async_stmt.ExpectBytes, async_stmt.SignalFlag, async_stmt.StoreAsync)
 """Statements for which others may be waiting."""
 
 
@@ -89,71 +64,73 @@ class Compiler:
     def shared(self, ref: Ref) -> SharedPlace:
         return SharedPlace(ref.buffer, self.place(ref.flat))
 
-    def instruction(self, stmt: AsyncStmt) -> Instruction:
+    def instruction(self, stmt: async_stmt.AsyncStmt) -> Instruction:
         """The instruction of a statement in `WAITING`."""
         here = self.site, self.context
         match stmt:
-            case WaitBarrier():
+            case async_stmt.WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
-            case WaitFlag():
+            case async_stmt.WaitFlag():
                 return WaitFlagStep(*self._flag(stmt))
-            case TeamBarrier():
+            case async_stmt.TeamBarrier():
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
-            case ClusterBarrier():
+            case async_stmt.ClusterBarrier():
                 return ClusterBarrierStep(*here)
-            case Wgmma():
+            case async_stmt.Wgmma():
                 return self._multiply(stmt)
-            case WgmmaWait():
+            case async_stmt.WgmmaWait():
                 return WgmmaWaitStep(*here, stmt.pending)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} never waits")
 
-    def operation(self, stmt: AsyncStmt) -> Callable[[Convoy], None]:
+    def operation(self, stmt: async_stmt.AsyncStmt) -> Callable[[Convoy], None]:
         """The operation of any other statement."""
         here: tuple[Any, Any] = self.site, self.context
         match stmt:
-            case InitBarrier():
+            case async_stmt.InitBarrier():
                 return InitOp(*here, self.shared(stmt.place), stmt.arrivals)
-            case FenceBarriers():
+            case async_stmt.FenceBarriers():
                 return FenceBarriersOp(*here)
-            case ExpectBytes():
+            case async_stmt.ExpectBytes():
                 return ArriveOp(*here, self.shared(stmt.place), size_bytes=stmt.size_bytes)
-            case ArriveBarrier():
+            case async_stmt.ArriveBarrier():
                 rank = None if stmt.rank is None else self.place(stmt.rank)
                 return ArriveOp(*here, self.shared(stmt.place), rank)
-            case StoreAsync():
+            case async_stmt.StoreAsync():
                 source = self.values.run(stmt.src, stmt.count)
                 target, rank = self.shared(stmt.dst), self.place(stmt.rank)
                 return StoreAsyncOp(*here, self.shared(stmt.signal), target, source, stmt.count, rank)
-            case TmaLoad():
+            case async_stmt.TmaLoad():
                 mask = None if stmt.mask is None else self.place(stmt.mask)
                 return TmaLoadOp(
                     *here, self.shared(stmt.signal), stmt.map, self._at(stmt.at), self.shared(stmt.dst), mask
                 )
-            case TmaStore():
+            case async_stmt.TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
-            case SignalFlag():
+            case async_stmt.SignalFlag():
                 return SignalFlagOp(*self._flag(stmt))
-            case CommitStores():
+            case async_stmt.CommitStores():
                 return CommitStoresOp(*here)
-            case WaitStores():
+            case async_stmt.WaitStores():
                 return WaitStoresOp(*here, stmt.pending)
-            case FenceProxy():
+            case async_stmt.FenceProxy():
                 return FenceProxyOp(*here, stmt.space)
-            case SetRegisters():
+            case async_stmt.SetRegisters():
                 return SetRegistersOp(*here, stmt.count, stmt.grow)
-            case WgmmaFence():
+            case async_stmt.WgmmaFence():
                 return WgmmaFenceOp(*here)
-            case WgmmaCommit():
+            case async_stmt.WgmmaCommit():
                 return WgmmaCommitOp(*here)
-            case WaitPreviousGrid():
+            case async_stmt.WaitPreviousGrid():
                 return WaitPreviousOp(*here)
-            case PrefetchMap() | StartNextGrid() | TmaPrefetch():
+            case async_stmt.PrefetchMap() | async_stmt.StartNextGrid() | async_stmt.TmaPrefetch():
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")
 
-    def _flag(self, stmt: SignalFlag | WaitFlag) -> tuple[Site, Context, str, Place, Place, Scope]:
+    def _flag(
+        self, stmt: async_stmt.SignalFlag | async_stmt.WaitFlag
+    ) -> tuple[Site, Context, str, Place, Place, async_stmt.Scope]:
         return (
             self.site,
             self.context,
@@ -166,7 +143,7 @@ class Compiler:
     def _at(self, at: tuple[Expr, ...]) -> tuple[Place, ...]:
         return tuple(self.place(part) for part in at)
 
-    def _multiply(self, stmt: Wgmma) -> WgmmaStep:
+    def _multiply(self, stmt: async_stmt.Wgmma) -> WgmmaStep:
         instruction = numbered_by_ptx(stmt.instruction)
         sums = self.values.run(stmt.d, instruction.c.registers)
         fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
@@ -179,7 +156,7 @@ class Compiler:
         b = self._side(stmt.b, instruction.n, stmt)
         return WgmmaStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
 
-    def _side(self, matrix: SharedMatrix, rows: int, stmt: Wgmma) -> Side:
+    def _side(self, matrix: async_stmt.SharedMatrix, rows: int, stmt: async_stmt.Wgmma) -> Side:
         memory, buffer = self.context.memory, matrix.place.buffer
         itemsize = stmt.instruction.product.bytes
         offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)

@@ -22,7 +22,7 @@ from tilewright.simulator.copies import InFlight
 from tilewright.simulator.events import Access
 from tilewright.simulator.findings import Finding, Findings, Kind, Where, numbers_text
 from tilewright.simulator.races import Races, _bits
-from tilewright.simulator.shadow import Shadow, Touch
+from tilewright.simulator.shadow import Owners, Shadow, Touch
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
@@ -39,21 +39,36 @@ class Readers:
         self.site = np.zeros((members, elements), np.int32)
 
 
+class GlobalReads:
+    """A read of each element of global memory by some thread: its counter, and the value that stands for it."""
+
+    __slots__ = ("by", "column", "time")
+
+    def __init__(self, elements: int) -> None:
+        self.by = Owners(elements)
+        self.column, self.time = np.zeros(elements, np.int32), np.zeros(elements, np.int32)
+
+    def enter(self, words: Array, thread: Array, site: Array | int, column: Array, time: Array) -> None:
+        self.by.thread[words], self.by.site[words] = thread, site
+        self.column[words], self.time[words] = column, time
+
+
 class ClockShadow(Shadow):
     """What is known of each element of a buffer. column: the counter of the last write; `write_epoch`: its value.
-    read_column: of the last read, in global memory; `read_epoch`: its value.
+    last_read, other_read: in global memory, the last read, and one that nothing orders before it; of such reads one
+    of another cluster, if there is any. With these two a writer that no barrier of its block orders meets one.
 
     reads: of warps, of wgmma and of TMA stores, by the first counter of each; made when first needed, since zero
     pages cost nothing until they are touched.
     """
 
-    __slots__ = ("column", "elements", "read_column", "reads")
+    __slots__ = ("column", "elements", "last_read", "other_read", "reads")
 
     def __init__(self, elements: int, threads_per_block: int) -> None:
         super().__init__(elements, threads_per_block)
         self.elements = elements
         self.column = np.zeros(elements, np.int32)
-        self.read_column = np.zeros(elements, np.int32)
+        self.last_read, self.other_read = (GlobalReads(elements) for _ in range(2))
         self.reads: dict[int, Readers] = {}
 
     def readers_of(self, first: int, members: int) -> Readers:
@@ -138,13 +153,34 @@ class OrderedRaces(Races):
         times = self.clocks.now(rows)
         if now.is_global:
             for words in now.words():
-                shadow.readers[0].enter(words, now.thread, now.site)
-                shadow.read_epoch[words], shadow.read_column[words] = times, self.clocks.own[rows]
+                self._enter_global_read(shadow, words, now.thread, now.site, rows, self.clocks.own[rows], times)
             return
         readers = shadow.readers_of(0, self.clocks.warps)
         for words in now.words():
             readers.time[rows % self.clocks.warps, words] = times
             readers.site[rows % self.clocks.warps, words] = now.site.index
+
+    def _enter_global_read(
+        self, shadow: ClockShadow, words: Array, thread: Array, site: Site, rows: Array, columns: Array, times: Array
+    ) -> None:
+        """columns, times: the counters that say when the reads are over, and what they will reach."""
+        last, other = shadow.last_read, shadow.other_read
+        last_read = last.by.thread[words], last.by.site[words], last.column[words], last.time[words]
+        # A read that is ordered before this one conflicts with no write that this one does not conflict with.
+        other.by.thread[words[~self._unordered_read(other, words, rows)]] = 0
+        free = ~self._foreign(other.by.thread[words], rows)
+        beside = free & self._unordered_read(last, words, rows)
+        other.enter(words[beside], *(array[beside] for array in last_read))
+        last.enter(words, thread, site.index, columns, times)
+        beside = free & (last.column[words] != columns)  # of another warp in this very read
+        other.enter(words[beside], thread[beside], site.index, columns[beside], times[beside])
+
+    def _unordered_read(self, reads: GlobalReads, words: Array, rows: Array) -> Array:
+        """Which accesses come after no known end of these reads."""
+        thread = reads.by.thread[words]
+        late = reads.time[words] > self.clocks.rows[rows, reads.column[words]]
+        result: Array = self._foreign(thread, rows) | (late & (thread != 0))
+        return result
 
     def write(self, access: Access, convoy: Convoy, index: Array, at: int, rows: Array, storage: Array) -> None:
         shadow, now, warps = self._check_ordinary_store(access, convoy, index, at, rows, storage)
@@ -203,13 +239,11 @@ class OrderedRaces(Races):
     def _check_ordinary_readers(self, shadow: ClockShadow, now: Touch, rows: Array) -> None:
         if now.is_global:
             for step, words in enumerate(now.words()):
-                reader = shadow.readers[0]
-                known = self.clocks.rows[rows, shadow.read_column[words]]
-                unordered = self._foreign(reader.thread[words], rows) | (shadow.read_epoch[words] > known)
-                bad = (reader.thread[words] != now.thread) & (reader.thread[words] != 0) & unordered
-                if bad.any():
-                    self._race(now, step, bad, reader, "read")
-                    return
+                for reads in (shadow.last_read, shadow.other_read):
+                    bad = self._unordered_read(reads, words, rows) & (reads.by.thread[words] != now.thread)
+                    if bad.any():
+                        self._race(now, step, bad, reads.by, "read")
+                        return
             return
         slots = rows // self.clocks.warps
         for step, words in enumerate(now.words()):

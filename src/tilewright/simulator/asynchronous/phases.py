@@ -138,7 +138,8 @@ class Phases:
             return f"{self.name(key)}, parity {parity}, which was never made"
         if self.pending[key]:
             missing.append(f"{self.pending[key]} of {self.count[key]} arrivals")
-        if self.bytes[key]:
-            what = "bytes" if self.bytes[key] > 0 else "bytes (more landed than were expected)"
-            missing.append(f"{self.bytes[key]} {what}")
+        if self.bytes[key] > 0:
+            missing.append(f"{self.bytes[key]} bytes")
+        elif self.bytes[key] < 0:
+            missing.append(f"{self.bytes[key]} bytes (more landed than were expected)")
         return f"{self.name(key)}, parity {parity} (phase {self.phase[key]}: {' and '.join(missing)} missing)"

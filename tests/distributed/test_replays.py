@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -17,12 +19,13 @@ from tilewright.distributed.pytorch.symmetric import Call  # noqa: E402
 
 
 class Graph:
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
+    def __init__(self, log: list[str], pools: list[int]) -> None:
+        self.log, self.pools = log, pools
 
-    def capture_begin(self, capture_error_mode: str) -> None:
+    def capture_begin(self, pool: int, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
         self.log.append("begin")
+        self.pools.append(pool)
 
     def capture_end(self) -> None:
         self.log.append("end")
@@ -36,6 +39,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.pools: list[int] = []
         self.capturing = False
         note = self.log.append
         workspace = SimpleNamespace(
@@ -57,7 +61,8 @@ class Fake:
 def fake() -> Iterator[Fake]:
     made = Fake()
     cuda = SimpleNamespace(
-        CUDAGraph=lambda: Graph(made.log),
+        CUDAGraph=lambda: Graph(made.log, made.pools),
+        graph_pool_handle=partial(next, count()),
         is_current_stream_capturing=lambda: made.capturing,
         current_stream=object,
         stream=lambda stream: nullcontext(),
@@ -74,6 +79,15 @@ def test_the_second_call_of_the_same_addresses_is_recorded(fake: Fake) -> None:
     assert fake.called(2) == ["steps"]
     assert fake.called(1) == ["begin", "steps", "end", "first", "replay", "last"]
     assert fake.called(1) == ["first", "replay", "last"]
+
+
+def test_graphs_share_memory_as_long_as_there_is_one(fake: Fake) -> None:
+    for address in (1, 2, 1, 2):
+        fake.called(address)
+    for address in range(3, replays.MOST + 3):  # all graphs are forgotten
+        fake.called(address)
+    fake.called(3)
+    assert fake.pools == [0, 0, 1]
 
 
 def test_a_graph_of_the_caller_gets_the_steps(fake: Fake) -> None:

@@ -26,6 +26,7 @@ class Replays:
         self._program, self._device = program, device
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._callers: dict[int, Any] = {}
+        self._pool: Any = None
 
     def run(self, call: Call) -> None:
         """Start a call: its steps, the first time that its tensors lie where they lie; then a graph of them."""
@@ -58,10 +59,13 @@ class Replays:
         return found
 
     def _recorded(self, call: Call) -> Any:
-        """A graph of a call. Nothing waits for the GPU, so that no rank waits for another one."""
+        """A graph of a call. Nothing waits for the GPU, so that no rank waits for another one. Graphs share the workspace
+        of products, as they run one after the other."""
+        if not any(self._graphs.values()):  # a pool ends with the last graph that uses it
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._program.workspace.recording):
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 self._program.run(call)
             finally:

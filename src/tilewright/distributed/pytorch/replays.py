@@ -59,8 +59,10 @@ class Replays:
         return found
 
     def _recorded(self, call: Call) -> Any:
-        """A graph of a call. Nothing waits for the GPU, so that no rank waits for another one. Graphs share the workspace
-        of products, as they run one after the other."""
+        """A graph of a call. Nothing waits for the GPU, so that no rank waits for another one.
+
+        Graphs share the workspace of products, as they run one after the other.
+        """
         if not any(self._graphs.values()):  # a pool ends with the last graph that uses it
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()

@@ -18,7 +18,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Relayout, Schedule, Step, diff, from_json, to_json
 from tilewright.toolchain import build, run_on_simulator
 
-GEMM = Gemm(128, 128, 16)
+GEMM = Gemm(128, 128, 8)
 
 
 def left_open(rung: str, *tiles: str) -> Schedule:

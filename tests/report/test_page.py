@@ -12,8 +12,8 @@ import pytest
 
 from tilewright.device.catalog import H200, device
 from tilewright.ladders import find_rung
+from tilewright.report.figures import suite_figure
 from tilewright.report.page import Page, write_page
-from tilewright.report.page.suites import suite_figure
 
 _MOST_BYTES = 8_000_000
 

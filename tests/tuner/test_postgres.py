@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 
 import pytest
-from test_fleet import four_and_one_killed
+from test_fleet import three_and_one_killed
 from test_tune import lines, worker
 from tuning_fakes import CANDIDATES, Measurer, a_search
 
@@ -121,4 +121,4 @@ def test_a_damaged_study_is_an_error_with_a_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_four_processes_share_a_list_in_postgresql_and_one_is_killed(postgres: str, tmp_path: Path) -> None:
-    four_and_one_killed(postgres, tmp_path)
+    three_and_one_killed(postgres, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 WIDE = Gemm(512, 512, 512, BF16, out=BF16, b=Order.COL)
+
+
+@cache
+def space_of(gemm: Gemm, family: str | None = None) -> Space:
+    """On an H200; several tests look at one."""
+    return make_space(gemm, H200, family=family)
 
 
 def test_a_family_that_is_none_is_refused() -> None:
@@ -61,7 +68,7 @@ def test_tiles_of_every_width_are_candidates_each_legal() -> None:
 
 
 def test_candidates_are_ranked_by_their_prices_few_of_a_kind_first() -> None:
-    space = make_space(WIDE, H200)
+    space = space_of(WIDE)
     times = [one.predicted_us for one in space.ranked]
     assert times == sorted(times) and len(set(space.candidates)) == len(space.candidates)
     first = seeds(space)
@@ -89,7 +96,7 @@ def test_a_space_is_priced_without_building_a_kernel(
 
 
 def test_with_an_order_to_keep_other_orders_are_no_candidates() -> None:
-    free = make_space(WIDE, H200)
+    free = space_of(WIDE)
     hopper = next(config for config in free.candidates if config.kernel.kind == "wgmma" and config.split_k == 1)
     kept = make_space(WIDE, H200, like=free.order(hopper))
     assert kept.is_legal(hopper) and kept.digest != free.digest
@@ -133,7 +140,7 @@ def test_the_kernel_for_few_rows_is_tried_with_every_split_k_that_may_pay() -> N
 
 def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
-    whole = make_space(Gemm(512, 512, 512), H200, family="simt")
+    whole = space_of(Gemm(512, 512, 512), "simt")
     kinds = {one.kind: one for one in whole.ranked}
     space = Space(whole.gemm, H200, list(kinds.values())[:6])
     measurer: Any = OnPaper(gemm=space.gemm)
@@ -146,7 +153,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
 
 
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
-    space = make_space(Gemm(512, 512, 512), H200, family="simt")
+    space = space_of(Gemm(512, 512, 512), "simt")
     with Compilers(space.gemm, H200, "sm_90a", 1) as compilers:
         bad = compilers.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
         odd: Any = PlanConfig(None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-import jinja2
+from tilewright.report.templates import rendered
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,10 @@ def pairs(a: str, b: str) -> list[Pair]:
 
 def page_text(a: Side, b: Side, counts: Sequence[tuple[str, str, str, str]]) -> str:
     """The page. counts: what, of a, of b, and the change in words."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((files("tilewright.report") / "assets" / "comparison.html").read_text("utf-8"))
     texts = [
         ("Schedule", pairs(a.schedule, b.schedule)),
         ("Program", pairs(a.program, b.program)),
         ("CUDA", pairs(a.cuda, b.cuda)),
     ]
-    return template.render(a=a, b=b, counts=counts, texts=texts)
+    page = files("tilewright.report") / "assets" / "comparison.html"
+    return rendered(page, a=a, b=b, counts=counts, texts=texts)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
-from tilewright.bench.records import Record, recorded
+from tilewright.bench.records import Record, recorded, recorded_folder
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError, UnknownName
+from tilewright.files import parse_json
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import predict_rung
 from tilewright.problem.formats import FormatOptions, format_name
@@ -16,6 +19,9 @@ from tilewright.runtime.cubin_cache import CubinCache
 
 Size = tuple[int, int, int]
 FigureKind = Literal["measured", "recorded", "predicted"]
+
+_Asked = tuple[str, Size, str]
+"""The rung, the size and the formats of a figure of a suite."""
 
 TIMED_SIZE: Size = (4096, 4096, 4096)
 """Where figures are measured, and where the published ones are."""
@@ -59,7 +65,7 @@ def recorded_figure(rung: Rung, size: Size, dtype: str = "", spec: DeviceSpec | 
     found = [r for r in recorded(rung.ladder) if (r.rung, r.m, r.n, r.k, r.dtype) == wanted]
     found = [record for record in found if record.extra.get("verified", True)]
     if spec is not None:
-        found = [record for record in found if _was_taken_on(record, spec)]
+        found = [record for record in found if _is_of(record.origin.device, spec)]
     return figure_of(found[-1], "recorded") if found else None
 
 
@@ -74,8 +80,50 @@ def predicted_figure(
     return Figure("predicted", predicted.tflops, None, size, spec.name, "", "")
 
 
-def _was_taken_on(record: Record, spec: DeviceSpec) -> bool:
+def suite_figure(rung: Rung, size: Size, dtype: str, spec: DeviceSpec) -> Figure | None:
+    """The newest figure of a rung in a suite, which benchmarks/against_cublas.py recorded beside cuBLAS in bursts, as
+    the ladders are timed; None if there is none."""
+    found = [figure for asked, figure in _figures(recorded_folder()) if asked == (rung.name, size, dtype)]
+    return max((one for one in found if _is_of(one.device, spec)), key=lambda one: one.date, default=None)
+
+
+@cache
+def _figures(folder: Path) -> tuple[tuple[_Asked, Figure], ...]:
+    """Every figure of a suite that ships with the package; other files there hold other things."""
+    found: list[tuple[_Asked, Figure]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if lines and '"candidate"' in lines[0] and '"burst"' in lines[0]:
+            found += [_figure(path, number, line) for number, line in enumerate(lines, 1)]
+    return tuple(found)
+
+
+def _figure(path: Path, number: int, line: str) -> tuple[_Asked, Figure]:
+    """Raises TilewrightError where another version wrote the line, or it is damaged."""
     try:
-        return device(record.origin.device) == spec
+        data = parse_json(line)
+        m, n, k = data["shape"]
+        figure = Figure(
+            kind="recorded",
+            tflops=float(data["burst"]["tflops"]),
+            share_of_cublas=data["burst"]["share_of_cublas"],
+            size=(m, n, k),
+            device=str(data["device"]),
+            date=str(data["date"]),
+            command=str(data["command"]),
+        )
+        return (str(data["candidate"]), (m, n, k), str(data["dtype"])), figure
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise TilewrightError(
+            f"Line {number} of {path.name} is not a record of a suite: {what}.",
+            hint="another version may have written it: take the line out, or measure again.",
+        ) from None
+
+
+def _is_of(name: str, spec: DeviceSpec) -> bool:
+    """Whether a record names a GPU."""
+    try:
+        return device(name) == spec
     except UnknownName:
         return False

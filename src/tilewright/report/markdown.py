@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
 from tilewright.ladders import Rung, find_ladder
 from tilewright.problem.formats import FORMATS, format_name
@@ -54,6 +55,16 @@ def _sources(figures: Sequence[Figure]) -> list[str]:
         for figure in figures
     )
     return list(told)
+
+
+def measured(origins: Iterable[Origin]) -> str:
+    """Where and how measurements were taken, a line each."""
+    told = dict.fromkeys(
+        f"* {one.date[:10]}, commit {one.commit or 'unknown'}, driver {one.driver}, {one.compiler}, {one.peer}: "
+        f"`{one.command}`"
+        for one in origins
+    )
+    return "\n".join(["Measured:\n", *told])
 
 
 def updated(text: str, name: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tilewright.bench import records
 from tilewright.bench.records import Origin
+from tilewright.report.markdown import measured
 from tilewright.suite.sweep import SHORT, Summary, SweepRow, classes, read, worst
 
 FILE_PATTERN = "sweep_*.jsonl"
@@ -41,7 +42,7 @@ def page(rows: Iterable[tuple[Origin, SweepRow]]) -> str:
     for device, found in newest.items():
         parts += [f"## {device}\n", _summary([row for _, row in found.values()]), ""]
         parts += ["### The slowest twenty of each format\n", _slowest([row for _, row in found.values()]), ""]
-        parts += [_sources(origin for origin, _ in found.values()), ""]
+        parts += [measured(origin for origin, _ in found.values()), ""]
     if len(parts) == 1:
         parts.append("No sweep is recorded yet.\n")
     return "\n".join(parts)
@@ -68,12 +69,3 @@ def _slowest(rows: list[SweepRow]) -> str:
         for row in worst(row for row in rows if row.format == name):
             lines.append(f"| {row.share:.3f} | {row.problem} | {row.us:.1f} | {row.ran} | `{row.peer_ran or '-'}` |")
     return "\n".join(lines)
-
-
-def _sources(origins: Iterable[Origin]) -> str:
-    told = dict.fromkeys(
-        f"* {origin.date[:10]}, commit {origin.commit or 'unknown'}, driver {origin.driver}, {origin.compiler}, "
-        f"{origin.peer}: `{origin.command}`"
-        for origin in origins
-    )
-    return "\n".join(["Measured:\n", *told])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.bench import records
-from tilewright.report.markdown import with_part
+from tilewright.report.markdown import measured, with_part
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, Problem, problems
 from tilewright.suite.running import (
     COMPILED,
@@ -106,7 +106,8 @@ def _device(device: str, rows: Sequence[records.Record]) -> list[str]:
             parts += [f"### {format_name} {orders}\n", _table(some, newest, by_peer), ""]
     if others := sorted(newest.keys() - order, key=lambda p: (p.format, p.orders, p.m * p.n * p.k)):
         parts += [OTHERS, _table(others, newest, by_peer, of_one_kind=False), ""]
-    parts += [_sources(newest.values(), by_peer), ""]
+    used = [*newest.values(), *(row for found in by_peer.values() for row in found.values())]
+    parts += [measured(sorted((row.origin for row in used), key=lambda origin: origin.date)), ""]
     return parts
 
 
@@ -159,13 +160,3 @@ def _shape(problem: Problem) -> str:
 def _us(value: float) -> str:
     """Three digits or more, and no more behind the point than are worth reading."""
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def _sources(rows: Iterable[records.Record], by_peer: dict[str, dict[Problem, records.Record]]) -> str:
-    used = [*rows, *(row for found in by_peer.values() for row in found.values())]
-    told = dict.fromkeys(
-        f"* {row.origin.date[:10]}, commit {row.origin.commit or 'unknown'}, driver {row.origin.driver}, "
-        f"{row.origin.compiler}, {row.origin.peer}: `{row.origin.command}`"
-        for row in sorted(used, key=lambda row: row.origin.date)
-    )
-    return "\n".join(["Measured:\n", *told])

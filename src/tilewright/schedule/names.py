@@ -6,6 +6,7 @@ word (`element`). A property test holds the lists below against what lowered ker
 
 from __future__ import annotations
 
+from functools import cache
 from typing import get_args
 
 from tilewright.problem.epilogue import READY_MADE
@@ -46,6 +47,7 @@ _ENDINGS = (
 )
 
 
+@cache
 def derived(name: str) -> frozenset[str]:
     """What the kernel may call the things it adds for a loop or a tile of this name.
 

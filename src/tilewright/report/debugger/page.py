@@ -9,10 +9,9 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from tilewright.problem.formats import format_name
 from tilewright.report.debugger.pictures import access_pictures
+from tilewright.report.templates import rendered
 from tilewright.simulator.findings import numbers_text
 from tilewright.simulator.recorder.recording import fields_of_values, packed_bytes
 
@@ -30,9 +29,6 @@ _BLOBS = ("runs_first", "runs_start", "runs_length", "values")
 def page_text(watched: Watched) -> str:
     """The page as one HTML document that loads nothing."""
     shared, own = files("tilewright.report.page") / "assets", files("tilewright.report.debugger") / "assets"
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     data = watched.recording.to_data()
     blobs = {name: data.pop(name) for name in _BLOBS}
     rest = {
@@ -41,10 +37,10 @@ def page_text(watched: Watched) -> str:
         "texts": asdict(watched.texts),
         "pictures": access_pictures(watched.recording),
     }
-    template = environment.from_string((own / "watch.html").read_text("utf-8"))
     scripts = [(shared / name).read_text("utf-8") for name in _SHARED_SCRIPTS]
     scripts += [(own / name).read_text("utf-8") for name in _SCRIPTS]
-    return template.render(
+    return rendered(
+        own / "watch.html",
         watched=watched,
         recording=watched.recording,
         steps=len(watched.recording.moments),

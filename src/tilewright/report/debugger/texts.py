@@ -64,7 +64,7 @@ def _deciding(sites: Sites, path: Path, stmt: Stmt, steps: Sequence[Step]) -> in
     if line is None or line.kind == "branch":
         return None
     note = line.text.partition("#")[2].strip() or line.text
-    cost = Cost(line.origin, line.kind, line.space, line.width_bytes, "", dict(line.opcodes), 0, note=note)
+    cost = Cost(line.origin, line.kind, line.space, line.width_bytes, "", dict(line.opcodes), note=note)
     return owner(cost, steps)
 
 

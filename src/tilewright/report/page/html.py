@@ -15,6 +15,7 @@ from tilewright.errors import TilewrightError
 from tilewright.extras import require
 from tilewright.files import replace_file
 from tilewright.report.page.ladder import Page
+from tilewright.report.templates import rendered
 
 _SCRIPTS = (
     "draw.js",
@@ -39,15 +40,11 @@ def require_plotly() -> ModuleType:
 def page_text(page: Page) -> str:
     """The page as one HTML document that loads nothing. Raises MissingExtra."""
     require_plotly()
-    import jinja2
     from plotly.offline import get_plotlyjs
 
     folder = files("tilewright.report.page") / "assets"
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string((folder / "page.html").read_text("utf-8"))
-    text: str = template.render(
+    return rendered(
+        folder / "page.html",
         page=page,
         style=_style(folder),
         plotly=get_plotlyjs(),
@@ -56,7 +53,6 @@ def page_text(page: Page) -> str:
         highlight=_highlighted,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
-    return text
 
 
 def write_page(page: Page, path: Path) -> None:

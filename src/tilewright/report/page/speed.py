@@ -16,9 +16,8 @@ from tilewright.model.time import DRAM_SHARE
 from tilewright.prediction import predict
 from tilewright.prediction.counting import work_of
 from tilewright.problem.formats import FormatOptions, format_name
-from tilewright.report.figures import Figure, Size, recorded_figure
+from tilewright.report.figures import Figure, Size, recorded_figure, suite_figure
 from tilewright.report.page.order import block_order
-from tilewright.report.page.suites import suite_figure
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
 

@@ -4,10 +4,10 @@
 
 A mutant is one changed place in one module (`mutant_places.py`). Of each package so many are drawn, the same for the
 same seed. One run of the tests finds which of them each mutant could disturb; each is then put to those, one case of
-every test function first, the quickest first, up to 60 seconds of them, and is killed when one fails (`mutant_tests.py`).
-One that changes what is computed at import has a process of its own. Verdicts are kept in build/mutants while src stays
-as it is: a run that was stopped goes on. Which tests a mutant could disturb is kept until the file of the test changes: it
-only says what is tried first, and the worst that an old answer does is to let a mutant live.
+every test function first, the quickest first, up to 60 seconds of them, and is killed when one fails
+(`mutant_tests.py`). One that changes what is computed at import has a process of its own. Verdicts are kept in
+build/mutants while src stays as it is: a run that was stopped goes on. Which tests a mutant could disturb is kept until
+the file of the test changes: it says what is tried first, and the worst that an old answer does is to let one live.
 
 A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
 way. `--write` writes benchmarks/results/mutants.json and the table of CONTRIBUTING.md; `--check` compares the two.
@@ -70,10 +70,15 @@ PAGE = ROOT / "CONTRIBUTING.md"
 MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
+def log_of(mode: str) -> Path:
+    """What pytest says in a run of this process."""
+    return WORK / f"{mode}_{os.getpid()}.log"
+
+
 def pytest_with(job: Mapping[str, Any], paths: Iterable[str], *more: str) -> int:
     """The exit status of a run with the plugin."""
     WORK.mkdir(parents=True, exist_ok=True)
-    told = WORK / f"job_{job['mode']}_{os.getpid()}.json"
+    told = log_of(job["mode"]).with_suffix(".json")
     told.write_text(json.dumps(job), encoding="utf-8")
     folders = [str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -83,7 +88,7 @@ def pytest_with(job: Mapping[str, Any], paths: Iterable[str], *more: str) -> int
         "TILEWRIGHT_MUTANTS": str(told),
     }
     words = ["-q", "--assert=plain", "-p", "mutant_tests", "-p", "no:cacheprovider", "-p", "no:xdist", *more]
-    with (WORK / f"{job['mode']}_{os.getpid()}.log").open("w") as log:
+    with log_of(job["mode"]).open("w") as log:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words, *paths], cwd=ROOT, env=environment, stdout=log, check=False
         )
@@ -237,8 +242,19 @@ def alone(mutant: Mutant, tests: Sequence[str], seconds: Mapping[str, float], ou
     job = {"mode": "alone", "mutants": [asdict(mutant)], "out": str(out), "tests": tests, "seconds": dict(seconds)}
     status = pytest_with(job, sorted({_file_of(test) for test in tests}), "-x") if tests else 0
     verdict = _VERDICT.get(status, "circle" if status < 0 else "killed")
-    print(f"{verdict:9} {mutant.place}: {mutant.change} (alone, {len(tests)})", flush=True)
+    failed = [
+        line[7:].split(" - ")[0] for line in log_of("alone").read_text().splitlines() if line.startswith("FAILED ")
+    ]
+    if any(fails_by_itself(test) for test in failed):
+        verdict = "unsound"
+    print(f"{verdict:9} {mutant.place}: {mutant.change} (alone, {len(tests)}) {' '.join(failed)}", flush=True)
     return {"mutant": mutant.name, "verdict": verdict, "by": None, "alone": True}
+
+
+@cache
+def fails_by_itself(test: str) -> bool:
+    """Whether a test fails without a mutant: then it says nothing of one."""
+    return pytest_with({"mode": "alone", "mutants": [], "out": "", "tests": [], "seconds": {}}, [test]) != 0
 
 
 def named() -> list[dict[str, Any]]:
@@ -284,7 +300,7 @@ def page_with(text: str, record: Mapping[str, Any]) -> str:
 def scored(package: str, mutants: Sequence[Mutant], found: Mapping[str, str]) -> dict[str, Any]:
     """What the record says of a package."""
     reasons = {one["mutant"]: one["why"] for one in json.loads(EQUIVALENT.read_text())}
-    left = [mutant for mutant in mutants if found[mutant.name] == "survived"]
+    left = [mutant for mutant in mutants if found[mutant.name] in ("survived", "unsound")]
     told = [{"mutant": one.name, "place": one.place, "change": one.change} for one in left]
     same = [one for one in told if one["mutant"] in reasons]
     survived = [one for one in told if one["mutant"] not in reasons]

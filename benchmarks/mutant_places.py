@@ -31,6 +31,14 @@ def _is_not_in(left: Any, right: Any) -> Any:
     return left not in right
 
 
+def _all(left: Any, right: Any) -> Any:
+    return left() and right()
+
+
+def _any(left: Any, right: Any) -> Any:
+    return left() or right()
+
+
 SWAPPED: dict[type[ast.AST], tuple[str, Meaning, Meaning]] = {
     ast.Lt: ("<=", operator.lt, operator.le),
     ast.LtE: ("<", operator.le, operator.lt),
@@ -222,6 +230,8 @@ def probed(module: str, mutants: Sequence[Mutant]) -> ast.Module:
                 told += [node.left, node.comparators[0]]
             elif isinstance(node, ast.BinOp):
                 told += [node.left, node.right]
+            elif isinstance(node, ast.BoolOp) and not _binds(node):
+                told += [ast.Lambda(_NO_ARGUMENTS, value) for value in node.values]
             call = ast.Call(ast.Name(PROBE, ast.Load()), told, [])
             if len(told) == 1:
                 both = ast.Tuple([call, node], ast.Load())
@@ -257,13 +267,23 @@ def probed(module: str, mutants: Sequence[Mutant]) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+_NO_ARGUMENTS = ast.arguments([], [], None, [], [], None, [])
+
+
+def _binds(node: ast.BoolOp) -> bool:
+    """Whether it does what a function of its own cannot do in its place."""
+    return any(isinstance(one, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node))
+
+
 def meanings(mutants: Sequence[Mutant]) -> dict[str, tuple[Meaning, Meaning]]:
     """What the operator of a place means, in the module and in the mutant."""
     found: dict[str, tuple[Meaning, Meaning]] = {}
     for module in {mutant.module for mutant in mutants}:
         by_node = {mutant.node: mutant.name for mutant in mutants if mutant.module == module}
         for node in ast.walk(ast.parse((ROOT / module).read_bytes())):
-            if isinstance(node, ast.BinOp | ast.Compare) and _place(node) in by_node:
+            if isinstance(node, ast.BoolOp) and _place(node) in by_node:
+                found[by_node[_place(node)]] = (_all, _any) if isinstance(node.op, ast.And) else (_any, _all)
+            elif isinstance(node, ast.BinOp | ast.Compare) and _place(node) in by_node:
                 op = node.op if isinstance(node, ast.BinOp) else node.ops[0]
                 found[by_node[_place(node)]] = SWAPPED[type(op)][1:]
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -117,3 +119,17 @@ def test_the_accumulator_of_a_warpgroup(n: int) -> None:
 def test_an_element_and_its_neighbours() -> None:
     assert LEFT_16X16.neighbours(1) == 2 and RIGHT_16X8.neighbours(0) == 2 and LEFT_16X8.neighbours(1) == 1
     assert opaque(16, 16, 16).numbered == 8
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS[:6], ids=lambda f: f"{f.rows}x{f.columns}x{f.registers}")
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_pairs_of_registers_share_a_row_or_a_column(fragment: Fragment, index: Literal[0, 1]) -> None:
+    """Every register is in one pair, in every lane; what the two differ in is the index that is asked for."""
+    if not any(d.holder is Holder.REGISTER and d.index == index and d.extent == 2 for d in fragment.digits):
+        return
+    pairs = fragment.pairs(index)
+    assert sorted(register for pair in pairs for register in pair) == list(range(fragment.numbered))
+    places = {(lane, register): place for lane, register, place in lanes_and_registers(fragment)}
+    for lane, (one, other) in product(range(fragment.lanes), pairs):
+        first, second = places[lane, one], places[lane, other]
+        assert first[1 - index] == second[1 - index] and first[index] != second[index]

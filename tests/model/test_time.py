@@ -23,7 +23,7 @@ from tilewright.model.demand import (
 )
 from tilewright.model.prediction import Prediction, Term
 from tilewright.model.relief import relief_of
-from tilewright.model.sm import CHAIN_CLOCKS, RESTART_CLOCKS, overlapped, shared_clocks
+from tilewright.model.sm import CHAIN_CLOCKS, FETCH_CLOCKS, RESTART_CLOCKS, Sm, overlapped, shared_clocks
 from tilewright.model.time import LAUNCH_SECONDS, predict_time
 
 FRAGMENTS = Access("B_frag", "load", "shared", 16, requests=128, wavefronts=2048, ideal=512)
@@ -140,6 +140,22 @@ def test_a_warp_that_has_its_scheduler_to_itself_waits_for_memory_in_every_step(
     assert few.seconds - LAUNCH_SECONDS == pytest.approx(
         (WORK.steps * own + 2 * H200.l2_latency_clk) / few.clock_hz, rel=0.02
     )
+
+
+def test_a_warp_alone_on_its_scheduler_waits_for_instructions_of_long_loops() -> None:
+    """As measured, loop by loop: what an FFMA takes beyond what it takes in the shortest loop."""
+    recorded = json.loads((recorded_folder() / "instruction_fetch_h100.json").read_text())["rows"]
+    shortest = recorded[0]["clocks_a_ffma"]
+    for row in recorded:
+        loop = replace(WORK, step=Phase(fp32=4 * row["ffmas"]), warps=4, code=row["ffmas"])
+        sm = Sm.of(loop, H200)
+        assert sm.fetch(1) / row["ffmas"] == pytest.approx(row["clocks_a_ffma"]["1"] - shortest["1"], abs=0.2)
+        assert sm.fetch(2) == 0 and row["clocks_a_ffma"]["2"] < 1.15
+        assert Sm.of(loop, A100).fetch(1) == 0  # not measured
+    long = replace(WORK, warps=4, code=4096, blocks=132)
+    slow, quick = (predicted(replace(long, code=code), blocks_per_sm=1) for code in (4096, 0))
+    assert slow.seconds - quick.seconds == pytest.approx(WORK.steps * 4096 * FETCH_CLOCKS / slow.clock_hz)
+    assert "instructions" in next(one.what for one in slow.terms if one.name == "latency")
 
 
 @pytest.mark.parametrize(

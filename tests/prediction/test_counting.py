@@ -81,3 +81,17 @@ def test_a_cluster_is_counted_whole_wherever_it_lies(cluster: tuple[int, int]) -
     config = replace(at_depth(one_tile(128, 128, 2), gemm), cluster=cluster)
     found = work_of(build(gemm, config.schedule(gemm)))
     assert found.blocks == 64 and found.step.matrix_flops == 2 * 128 * 128 * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "instructions"),
+    [
+        ("worklog/10", 2048 + 152),  # FFMAs of the main loop, and its other instructions: `show worklog/10 --sass`
+        ("worklog/12", 2048 + 177),
+        ("worklog/11", 128 + 60),  # its loop over k within a tile is not written out
+        ("worklog/9", 512 + 56),
+    ],
+)
+def test_the_code_of_a_step_is_as_long_as_the_compiler_makes_it(name: str, instructions: int) -> None:
+    rung = find_rung(name)
+    assert work_of(build(rung.gemm(256, 256, 64), rung)).code == pytest.approx(instructions, rel=0.08)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
+from tilewright.errors import ProblemError
 from tilewright.problem import Gemm, Operands, Order, check, make_operands, reference
 from tilewright.problem.reference import as_multiplied
 from tilewright.problem.tolerance import error_bound
@@ -204,3 +206,15 @@ def test_tf32_operands_are_rounded_before_they_are_multiplied() -> None:
     operands = make_operands(gemm)
     operands.a[:], operands.b[:] = 1 + 2.0**-11, 1.0  # a tie, which goes away from zero
     assert reference(operands)[0, 0] == 1 + 2.0**-10
+
+
+def test_operands_that_no_memory_holds_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def have(size_bytes: int) -> None:
+        monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": size_bytes, "SC_PAGE_SIZE": 1}.__getitem__, raising=False)
+
+    gemm = Gemm(256, 128, 64)  # 64, 32 and 128 KiB
+    have((64 + 32 + 3 * 128) << 10)
+    assert make_operands(gemm).c.size == 256 * 128
+    have(400_000)
+    with pytest.raises(ProblemError, match=r"Operands of 224\.0 KiB take 480\.0 KiB .* has 390\.6 KiB of memory"):
+        make_operands(gemm)

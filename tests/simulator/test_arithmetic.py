@@ -199,3 +199,8 @@ class TestModular:
     def test_fractions_are_refused(self) -> None:
         with pytest.raises(SimulationError, match=r"0\.5 is not an integer"):
             ModularArithmetic().constant(0.5, F32)
+
+
+def test_the_modulus_is_a_prime_whose_sums_of_products_fit_64_bits() -> None:
+    prime = ModularArithmetic().prime
+    assert 2**30 < prime < 2**31 and all(prime % factor for factor in range(2, int(prime**0.5) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -17,7 +18,7 @@ from tests.simulator.test_ranks import paths_of
 from tilewright.dtypes import BF16, Array
 from tilewright.errors import LoweringError, SimulationError
 from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
-from tilewright.ir.expr import ONE, ZERO
+from tilewright.ir.expr import ONE, ZERO, Const
 from tilewright.ir.kernel import (
     MOST_ROWS,
     OWN_RANK,
@@ -135,6 +136,27 @@ def test_a_flag_of_one_gpu_is_found(kind: type) -> None:
     kernel, ranks = small(narrowed)
     with pytest.raises(SimulationError, match="set by another GPU, and orders threads of one GPU only"):
         run_of(kernel, ranks)
+
+
+def told_of_flag(number: int) -> str:
+    """What is said where threads wait for another flag than their own."""
+
+    def elsewhere(one: Kernel) -> Kernel:
+        (path,) = paths_of(one, WaitFlag)
+        moved = lambda stmt: (replace(stmt, place=replace(stmt.place, index=(stmt.place.index[0], Const(number)))),)  # noqa: E731
+        return edited(one, path, moved)  # type: ignore[type-var]
+
+    kernel, ranks = small(elsewhere)
+    return " ".join(finding.headline for finding in run_of(kernel, ranks, on_finding="collect").findings)
+
+
+def test_flags_are_numbered_from_0_to_the_last() -> None:
+    """Each rank has as many, those of rank 1 behind those of rank 0."""
+    (count,) = re.findall(r"Flag 999999 of (\d+) does not exist", told_of_flag(999999))
+    each = int(count) // len(ROWS)
+    assert f"Flag -1 of {count} does not exist" in told_of_flag(-1)
+    assert f"Flag {count} of {count} does not exist" in told_of_flag(each)
+    assert "does not exist" not in told_of_flag(each - 1)
 
 
 def test_a_part_of_another_rank_is_found() -> None:

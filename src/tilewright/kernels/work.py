@@ -87,6 +87,7 @@ class Work:
     resident: persistent blocks whose copies run on into the next tile. ends_overlap: one tile is stored while the next
     is multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
+    code: instructions of a warp that a step is written out to, a rolled loop counted once; 0: not counted.
     """
 
     step: Phase
@@ -104,6 +105,7 @@ class Work:
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"
+    code: Column = 0
 
 
 def asked_rows(gemm: Gemm, name: OperandName, rows: Column, readers: Column = 1) -> Column:

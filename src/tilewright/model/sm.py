@@ -42,6 +42,14 @@ CHAIN_CLOCKS = 1.3
 From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
 (benchmarks/results/tune_suite_h200.json): mean error 6 %, with 1.15 or 1.6 7 %."""
 
+FETCHED_FROM, FETCHED_WHOLLY = 2048, 2432
+"""Instructions of a loop on sm_90 that its instruction cache still holds (32 KiB), and of which it holds none from one
+turn to the next: benchmarks/results/instruction_fetch_h100.json, loops of 512 to 4096 FFMAs."""
+
+FETCH_CLOCKS = 1.36
+"""For which a warp that has a scheduler to itself waits for each of them: an FFMA takes 2.43 clocks, in a short loop
+1.07. Two warps take 1.09 each in any loop, as one fetch serves both (as above)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sm:
@@ -87,9 +95,18 @@ class Sm:
 
     def step_clocks(self, together: Any, *, restarts: bool = True) -> Any:
         """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
-        wait = self.wait + (self.restart if restarts else 0.0)
+        wait = self.wait + self.fetch(together) + (self.restart if restarts else 0.0)
         blocks = shared_clocks(self.busy, wait, together)
         return largest(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
+
+    def fetch(self, together: Any) -> Any:
+        """Clocks of one step in which a warp waits for its instructions, with no other warp on its scheduler."""
+        work, spec = self.work, self.spec
+        if not np.any(work.code) or spec.compute_capability != (9, 0):  # no other was measured
+            return 0.0
+        beyond = np.clip((work.code - FETCHED_FROM) / (FETCHED_WHOLLY - FETCHED_FROM), 0.0, 1.0)
+        alone = together * work.warps <= spec.schedulers_per_sm
+        return np.where(alone, work.code * beyond * FETCH_CLOCKS, 0.0)[()]
 
     @property
     def ahead(self) -> Any:

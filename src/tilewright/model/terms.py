@@ -67,9 +67,10 @@ def exposed_of(
     end = total - launch_seconds
     marks = [float(min(mark, end)) for mark in (least, busy, waited, restarted, ended)] + [end]
     blocks = f"{together} block{'s' if together > 1 else ''} an SM"
+    waits = "memory, barriers and instructions" if sm.fetch(together) else "memory and barriers"
     names = (
         ("overlap", "warps do not keep all units busy at once"),
-        ("latency", f"waits for memory and barriers that {blocks} cannot cover"),
+        ("latency", f"waits for {waits} that {blocks} cannot cover"),
         (AWAITED, f"from the MMAs of a step to the next, which {blocks} cannot cover either"),
         ("prologue and epilogue", "the first loads, and storing C"),
         (

@@ -13,13 +13,16 @@ from math import ceil, prod
 from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
 from tilewright.ir.clusters import neighbours
+from tilewright.ir.expr import Const
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
+from tilewright.ir.stmt import For
 from tilewright.ir.visit import Path, walk
 from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.plan import plan_of
 from tilewright.lowering.products import multicast
+from tilewright.model.demand import ADDED_PER_COPY
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
@@ -84,7 +87,24 @@ def work_of(built: Build) -> Work:
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
         inputs="" if instruction is None else instruction.product.rate,
         sums="f32" if instruction is None else str(instruction.accumulate),
+        code=_code(each, kernel, warps) if instruction is None else 0,
     )
+
+
+def _code(steps: Sequence[_Line], kernel: Kernel, warps: int) -> int:
+    """Instructions of a warp that a step is written out to: loops that the compiler leaves rolled stand there once."""
+    rolled = {
+        path: stmt.extent.value
+        for path, stmt in walk(kernel.body)
+        if isinstance(stmt, For) and not stmt.unroll and isinstance(stmt.extent, Const)
+    }
+    total = 0.0
+    for line in steps:
+        what = line.what
+        copies = what.kind in ("load", "store") and (what.space is Space.GLOBAL or what.kind == "store")
+        each = sum(count for _, count in what.opcodes) + (ADDED_PER_COPY if copies and what.opcodes else 0.0)
+        total += line["executions"] * each / prod(rolled.get(loop, 1) for loop in what.loops)
+    return round(total / warps)
 
 
 def _strip_bytes(built: Build) -> float:

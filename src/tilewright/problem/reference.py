@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import AddedName, Exact, evaluate
+from tilewright.units import format_bytes
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""
@@ -73,6 +76,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     if whole is None or whole < 0:
         raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")
     _check_addressable(gemm)
+    _check_memory(gemm)
     rng = np.random.default_rng(seed)
 
     def fill(name: OperandName | AddedName | BlockScaleName, poison: bool = False) -> Array:
@@ -102,6 +106,25 @@ def _check_addressable(gemm: Gemm) -> None:
                 f"{operand.name} takes {elements} elements, more than an address space holds.",
                 hint="use smaller sizes and leading dimensions.",
             )
+
+
+def _check_memory(gemm: Gemm) -> None:
+    """Linux promises more memory than there is, and kills the process that uses it."""
+    there, each = memory_bytes(), [gemm.storage_elements(one.name) * one.dtype.bytes for one in gemm.matrices]
+    needed = sum(each) + 2 * max(each)  # two more of the largest, while it is drawn and rounded
+    if there is not None and needed > there:
+        raise ProblemError(
+            f"Operands of {format_bytes(sum(each))} take {format_bytes(needed)} while they are made, and this machine "
+            f"has {format_bytes(there)} of memory.",
+            hint="use smaller sizes and leading dimensions.",
+        )
+
+
+def memory_bytes() -> int | None:
+    """Of the machine, as far as it tells."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def as_multiplied(operands: Operands, name: OperandName) -> Array:

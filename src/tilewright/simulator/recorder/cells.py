@@ -9,13 +9,11 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer
+from tilewright.simulator.arithmetic import UNWRITTEN_INTEGER
 from tilewright.simulator.recorder.recording import Changes, Region
 
 _GAP_CELLS = 8
 """Runs with fewer unchanged cells between them are one: a run costs about as much as these."""
-
-UNWRITTEN_INTEGER = -(2**30)
-"""What `FloatArithmetic.poison` puts into integer registers."""
 
 
 class Cells:

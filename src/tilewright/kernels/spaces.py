@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
-from tilewright.kernels.simt import SERPENTINE
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
@@ -226,50 +227,72 @@ def _mma(gemm: Gemm) -> Columns:
 
 
 def _simt(gemm: Gemm) -> Columns:
-    c = product(
-        m=(16, 32, 64, 128, 256),
-        n=(32, 64, 128, 256),
-        k=(8, 16, 32),
-        warp_m=(16, 32, 64),
-        warp_n=(32, 64, 128),
-        lanes_m=(4, 8),
-        stages=(2, 3, 4),
-        b_transport=("registers", "cp_async"),
-        unroll=(8, 16, 32),
-        raster_rows=(1, 8),
+    """Every tile with every way to copy; of large ones, every order of tiles."""
+    tiles = simt_tiles()
+    large = tiles.m * tiles.n >= _LARGE_TILE
+    one, grouped, resident = (
+        {"raster_rows": (rows,), "persistent": (stays,)} for rows, stays in ((1, 0), (8, 0), (8, 1))
+    )
+    tables = [_with_copies(tiles, gemm, **one)]
+    tables += [_with_copies(tiles[large], gemm, **options) for options in (grouped, resident)]
+    return joined(*tables)
+
+
+_LARGE_TILE = 64 * 128
+"""Elements of C from which on the order of tiles decides what is read from the L2."""
+
+_COPIES = (
+    ("registers", "registers", 2),
+    ("registers", "cp_async", 4),
+    ("cp_async", "cp_async", 3),
+    ("cp_async", "cp_async", 4),
+)
+"""How tiles of A and B travel to a ring of so many stages."""
+
+_DEPTHS = ((8, 8), (16, 8), (16, 16), (32, 16))
+"""k of a tile of FMAs, and how many of it are unrolled."""
+
+
+def _with_copies(tiles: Columns, gemm: Gemm, **options: Any) -> Columns:
+    """Tiles of SIMT kernels with every depth and every way to copy that is legal for a problem."""
+    more = product(
+        depth=range(len(_DEPTHS)),
+        copies=range(len(_COPIES)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
-        persistent=(0, 1),
-        split_k=(1,),
-        cluster_k=(1,),
+        **dict.fromkeys(("split_k", "cluster_k"), (1,)),
+        **options,
     )
-    c = c[(c.unroll <= c.k) & ((c.stages == 2) | (c.b_transport == "cp_async"))]
-    c = c.with_columns(
-        pad=np.full(len(c), 4),
-        double_buffered_fragments=np.zeros(len(c), dtype=np.int64),
-        fma_order=serpentine_of(c),
-    )
+    c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
+    more = more[np.tile(np.arange(len(more)), len(tiles))]
+    k, unroll = (column[more.depth] for column in np.array(_DEPTHS).T)
+    a, b, stages = (np.array(column)[more.copies] for column in zip(*_COPIES, strict=True))
+    c = c.with_columns(**{name: getattr(more, name) for name in more.names})
+    c = c.with_columns(k=k, unroll=unroll, a_transport=a, b_transport=b, stages=stages)
+    c = c.with_columns(pad=np.full(len(c), 4), double_buffered_fragments=np.zeros(len(c), dtype=np.int64))
+    c = c.with_columns(fma_order=np.full(len(c), simt.SERPENTINE))
     return c[legal(simt.LAWS, c, gemm)]
 
 
-def serpentine_of(c: Any) -> Any:
-    """The order of `simt.SERPENTINE` for other thread tiles: rows outside, columns serpentine."""
-    rows, columns = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // 32
-    known: dict[tuple[int, int], str] = {(16, 8): SERPENTINE}
-    found = []
-    for m, n in zip(rows.tolist(), columns.tolist(), strict=True):
-        order = known.get((m, n))
-        if order is None:
-            order = known[(m, n)] = _order(m.bit_length() - 1, n.bit_length() - 1)
-        found.append(order)
-    return np.array(found)
+@cache
+def simt_tiles() -> Columns:
+    """Tiles of FMAs whose threads have 4 to 16 rows and columns, in pieces of 4, and whose blocks have 2 to 12 warps;
+    fewer than 4 where tiles are small."""
+    c = product(lanes_m=(4, 8), high=(4, 8, 12, 16), wide=(4, 8, 12, 16), down=range(1, 13), across=range(1, 9))
+    warp_m, warp_n, warps = c.high * c.lanes_m, c.wide * (WARP_THREADS // c.lanes_m), c.down * c.across
+    m, n, sums = warp_m * c.down, warp_n * c.across, c.high * c.wide
+    small = m * n <= _SMALL_TILE
+    kept = (warps >= np.where(small, 2, 4)) & (warps <= 12) & (sums * warps <= _MOST_SUMS_OF_A_BLOCK)
+    kept &= (m <= 256) & (n >= 32) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
+    found = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
+    return Columns({name: column[kept] for name, column in found.items()})
 
 
-def _order(m_bits: int, n_bits: int) -> str:
-    """Pieces of both, then neighbours of both; the columns serpentine."""
-    pieces = [f"m{bit}" for bit in range(m_bits - 1, 1, -1)] + [f"~n{bit}" for bit in range(n_bits - 1, 1, -1)]
-    near = [f"m{bit}" for bit in (1, 0) if bit < m_bits] + [f"~n{bit}" for bit in (1, 0) if bit < n_bits]
-    return " ".join([*pieces, *near])
+_MOST_SUMS = 128
+"""Of a thread of FMAs: more leave too few registers for what is copied."""
+
+_MOST_SUMS_OF_A_BLOCK = 8 * 128
+"""Of a thread, by the warps of its block: 32 * 1024 accumulators are half of the registers of an SM."""
 
 
 _LAWS = {"simt": simt.LAWS, "mma": mma.LAWS, "wgmma": wgmma.LAWS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -233,31 +233,40 @@ def _simt(gemm: Gemm) -> Columns:
     one, grouped, resident = (
         {"raster_rows": (rows,), "persistent": (stays,)} for rows, stays in ((1, 0), (8, 0), (8, 1))
     )
-    tables = [_with_copies(tiles, gemm, **one)]
-    tables += [_with_copies(tiles[large], gemm, **options) for options in (grouped, resident)]
+    tables = [_with_copies(tiles, _WAYS, gemm, **one)]
+    tables += [_with_copies(tiles[large], _WAYS, gemm, **options) for options in (grouped, resident)]
     return joined(*tables)
 
 
 _LARGE_TILE = 64 * 128
 """Elements of C from which on the order of tiles decides what is read from the L2."""
 
-_COPIES = (
-    ("registers", "registers", 2),
-    ("registers", "cp_async", 4),
-    ("cp_async", "cp_async", 3),
-    ("cp_async", "cp_async", 4),
+_WAYS = tuple(
+    (k, unroll, a, b, stages)
+    for k, unroll in ((8, 8), (16, 8), (16, 16), (32, 16))
+    for a, b, stages in (
+        ("registers", "registers", 2),
+        ("registers", "cp_async", 4),
+        ("cp_async", "cp_async", 3),
+        ("cp_async", "cp_async", 4),
+    )
 )
-"""How tiles of A and B travel to a ring of so many stages."""
+"""k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
-_DEPTHS = ((8, 8), (16, 8), (16, 16), (32, 16))
-"""k of a tile of FMAs, and how many of it are unrolled."""
+_CORE_WAYS = (
+    (16, 8, "registers", "registers", 2),
+    (16, 16, "registers", "registers", 2),
+    (32, 16, "registers", "registers", 2),
+    (8, 8, "cp_async", "cp_async", 4),
+    (16, 16, "cp_async", "cp_async", 4),
+)
+"""Those that were the fastest in 155 of 169 drawn problems (f32, an H100, benchmarks/choice_sweep.py)."""
 
 
-def _with_copies(tiles: Columns, gemm: Gemm, **options: Any) -> Columns:
-    """Tiles of SIMT kernels with every depth and every way to copy that is legal for a problem."""
+def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm, **options: Any) -> Columns:
+    """Tiles of SIMT kernels with some ways to copy, as far as they are legal for a problem."""
     more = product(
-        depth=range(len(_DEPTHS)),
-        copies=range(len(_COPIES)),
+        way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
@@ -265,13 +274,38 @@ def _with_copies(tiles: Columns, gemm: Gemm, **options: Any) -> Columns:
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
     more = more[np.tile(np.arange(len(more)), len(tiles))]
-    k, unroll = (column[more.depth] for column in np.array(_DEPTHS).T)
-    a, b, stages = (np.array(column)[more.copies] for column in zip(*_COPIES, strict=True))
-    c = c.with_columns(**{name: getattr(more, name) for name in more.names})
-    c = c.with_columns(k=k, unroll=unroll, a_transport=a, b_transport=b, stages=stages)
-    c = c.with_columns(pad=np.full(len(c), 4), double_buffered_fragments=np.zeros(len(c), dtype=np.int64))
-    c = c.with_columns(fma_order=np.full(len(c), simt.SERPENTINE))
-    return c[legal(simt.LAWS, c, gemm)]
+    names = ("k", "unroll", "a_transport", "b_transport", "stages")
+    columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
+    columns |= {name: getattr(more, name) for name in more.names if name != "way"}
+    constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.SERPENTINE}
+    c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
+    # What cp.async transposes, it copies element by element.
+    copies = c.copied == 4
+    for name in ("A", "B"):
+        along_k = gemm.operand(name).contiguous == "k"
+        copies |= (getattr(c, f"{name.lower()}_transport") == "registers") | (not along_k)
+    return c[legal(simt.LAWS, c, gemm) & copies]
+
+
+def simt_core(gemm: Gemm) -> Columns:
+    """Tiles of FMAs that the choice looks at. What is legal depends on formats, orders and rows alone; a table of each
+    is kept."""
+    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm))
+    key = ("simt", gemm.dtype, gemm.product, gemm.out, gemm.accumulators, gemm.a, gemm.b, gemm.c, *odd)
+    found = _CORES.get(key)
+    if found is None:
+        tiles = simt_tiles()
+        found = _with_copies(tiles[_in_core(tiles)], _CORE_WAYS, gemm, raster_rows=(1,), persistent=(0,))
+        found = _CORES[key] = found.kept()
+    return found
+
+
+def _in_core(c: Columns) -> Any:
+    """Warps whose lanes are four rows of eight, as such were the fastest in 156 of 169 problems; tiles of whole pieces
+    of 32, or few rows."""
+    high, wide = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS
+    tiles = np.isin(c.m, (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)) & (c.n % 32 == 0) & (c.n != 224)
+    return (c.lanes_m == 4) & tiles & (wide <= 12) & ((wide < 12) | (high >= 8))
 
 
 @cache

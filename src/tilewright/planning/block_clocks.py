@@ -84,6 +84,17 @@ def sm_clocks(
     return total + np.where(left > 0, round_of(np.maximum(left, 1)), 0.0) if np.any(left) else total
 
 
+def busiest_clocks(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, most: Any) -> Any:
+    """Of the busiest SM, for a step over k of all of its blocks, `most` of each kernel of a table that is kept."""
+    assert c.table is not None
+    clocks = _known(kind, c.table, gemm, spec, loads_bytes)
+    first = clocks.first if c.rows is None else clocks.first.take(c.rows)
+    together = np.maximum(1, np.minimum(blocks_per_sm(kind, c, gemm, spec), most))
+    rounds, left = np.divmod(most, together)
+    total = rounds * clocks.step.take(first + together - 1)
+    return total + np.where(left > 0, clocks.step.take(first + np.maximum(left, 1) - 1), 0.0)
+
+
 def _known(kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int) -> BlockClocks:
     def made(c: Columns) -> BlockClocks:
         return BlockClocks(kind, c, gemm, spec, loads_bytes)

@@ -201,6 +201,7 @@ def ranked(
     sum over k; None: `CLUSTERS_ALONG_K` where estimates know them."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
+    loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
     found = candidates(gemm, spec, count)
     for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
         direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
@@ -215,8 +216,9 @@ def ranked(
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
         if kind == "wgmma":
-            served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-            sources = [promising(rows, gemm, spec, count) for rows in served]
+            sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
+        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
+            sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
         ways = packings_for(kind, gemm, alignment, stack)
         sources = [rows for rows in sources if len(rows)]
         if not sources:

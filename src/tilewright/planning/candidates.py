@@ -37,11 +37,19 @@ _MOST_ROWS = 16
 
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
+    return {kind: table_of(kind, gemm, spec, count) for kind in families(gemm, spec)}
+
+
+def families(gemm: Gemm, spec: DeviceSpec) -> tuple[str, ...]:
+    """Those that can multiply the formats of a problem on a device, the fastest first."""
     if gemm.pieces is not None:
-        return {"wgmma": _wgmma(gemm, spec, count)} if spec.compute_capability[0] == 9 else {}
-    kind, table = listed(gemm, spec)
-    by_wgmma = {"wgmma": _wgmma(gemm, spec, count)} if _multiplies_by_wgmma(gemm, spec) else {}
-    return {**by_wgmma, kind: table}
+        return ("wgmma",) if spec.compute_capability[0] == 9 else ()
+    return (*(("wgmma",) if _multiplies_by_wgmma(gemm, spec) else ()), _listed_family(gemm, spec))
+
+
+def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
+    """The kernels of one of `families`."""
+    return _wgmma(gemm, spec, count) if kind == "wgmma" else listed(gemm, spec)[1]
 
 
 def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
@@ -63,19 +71,24 @@ def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
     return (row_of(kind, table, at) for at in range(len(table)))
 
 
-def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
-    """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
-    formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8 as f16 (`isa.summation`)."""
+def _listed_family(gemm: Gemm, spec: DeviceSpec) -> str:
+    """Where no tensor core multiplies the formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8
+    as f16 (`isa.summation`)."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
     as_f16 = gemm.multiplied in FP8_FORMATS and spec.compute_capability[0] == 9
-    if rate and spec.compute_capability >= (8, 0) and not as_f16:
-        if spec.compute_capability != FITTED_FOR:
-            return "mma", _mma(gemm.dtype)
-        c = mma_core(gemm)
-        k_tiles = tuple(min(_MOST_STAGES, ceil_div(gemm.k, k)) for k in sorted(set(c.k.tolist())))
-        c = c.in_table(("filled ring", k_tiles), lambda kept: _filled(kept, gemm.k))
-        return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
-    return "simt", _simt(gemm, spec)
+    return "mma" if rate and spec.compute_capability >= (8, 0) and not as_f16 else "simt"
+
+
+def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
+    """The family that multiplies the formats, and its kernels, but for wgmma's."""
+    if _listed_family(gemm, spec) == "simt":
+        return "simt", _simt(gemm, spec)
+    if spec.compute_capability != FITTED_FOR:
+        return "mma", _mma(gemm.dtype)
+    c = mma_core(gemm)
+    k_tiles = tuple(min(_MOST_STAGES, ceil_div(gemm.k, k)) for k in sorted(set(c.k.tolist())))
+    c = c.in_table(("filled ring", k_tiles), lambda kept: _filled(kept, gemm.k))
+    return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
 
 
 _MOST_STAGES = 6

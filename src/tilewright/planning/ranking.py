@@ -31,10 +31,12 @@ from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
     candidates,
+    families,
     families_for,
     other_options,
     promising,
     promoted,
+    table_of,
     with_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
@@ -202,11 +204,14 @@ def ranked(
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
-    found = candidates(gemm, spec, count)
-    for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
+    for kind in families(gemm, spec):
         direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
         if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
             break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
+        found = {kind: table_of(kind, gemm, spec, count)}
+        table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
+        if table is None:
+            continue
         whole = keep_order or stack is not None
         most = None if whole else _most_parts(kind, table, gemm, spec)
         sources = [table if most is None else _with_split_k(table, most)]
@@ -298,7 +303,7 @@ def whole_space(
     promote_every: as for `ranked`. packing: the only one before them; None: each of `packings_for`."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    kinds = candidates(gemm, spec, count) if family is None else families_for(gemm, spec, family)
+    kinds = families(gemm, spec) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
         found = []
         for way in packings_for(kind, gemm, alignment, stack) if packing is None else (packing,):

@@ -80,6 +80,9 @@ reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112
 _FINALISTS = 8
 """Kernels whose options are all priced."""
 
+_NEAR = 1.25
+"""Times of the least estimate, up to which the best kernels of a table are priced with their options."""
+
 _FEW, _MANY = 4, 64
 """Entries of a ranking that are made one by one, and how many at once after them."""
 
@@ -232,12 +235,10 @@ def ranked(
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
-        priced = _priced_together(kind, joint, ends, ways, gemm, spec, alignment, count)
+        behind = _behind_each(kind, joint, ends, ways, gemm)
+        priced = _priced_together(kind, behind, gemm, spec, alignment, count)
         if kind == "wgmma":
-            best = [one.start + _best(one.seconds, _FINALISTS) for one in priced]
-            others, row = other_options(joint[np.concatenate(best)], gemm)
-            ends = np.searchsorted(row, np.cumsum([len(rows) for rows in best]))
-            priced += _priced_together(kind, others, ends, ways, gemm, spec, alignment, count)
+            priced += _priced_together(kind, _options_of_best(priced, ways, gemm), gemm, spec, alignment, count)
         tables += priced
     return Ranking(tables)
 
@@ -268,24 +269,48 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
+def _behind_each(
+    kind: str, c: Columns, ends: Any, ways: Sequence[Packing], gemm: Gemm
+) -> list[tuple[Columns, Any, Packing]]:
+    """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
+    then. ends: of the rows of each table."""
+    if kind != "wgmma" or reads_orders(gemm):
+        return [(c, ends, way) for way in ways]
+    rows = [np.flatnonzero(wgmma.reads(c, behind_packing(gemm, kind, way))) for way in ways]
+    return [(c[of], np.searchsorted(of, ends), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+
+
+def _options_of_best(
+    priced: Sequence[Priced], ways: Sequence[Packing], gemm: Gemm
+) -> list[tuple[Columns, Any, Packing]]:
+    """The best kernels of each table that has one not far from the best of all, with every option."""
+    least = [np.min(one.seconds, initial=np.inf) for one in priced]
+    near = [one for one, of in zip(priced, least, strict=True) if of <= _NEAR * min(least)]
+    found = []
+    for way in ways:
+        mine = [one for one in near if one.packing == way]
+        if mine:
+            best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
+            others, row = other_options(mine[0].columns[np.concatenate(best)], gemm)
+            found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
+    return found
+
+
 def _priced_together(
     kind: str,
-    c: Columns,
-    ends: Any,
-    ways: Sequence[Packing],
+    found: Sequence[tuple[Columns, Any, Packing]],
     gemm: Gemm,
     spec: DeviceSpec,
     alignment: Alignment,
     count: int,
 ) -> list[Priced]:
-    """Tables of one family, one behind the other, each behind each packing: priced in a few operations on arrays. ends:
-    of the rows of each table."""
-    priced = _priced(kind, [(c, way) for way in ways], gemm, spec, alignment, count)
-    starts = [0, *ends[:-1].tolist()]
+    """Tables of one family, one behind the other, each behind a packing, in a few operations on arrays; with the ends
+    of the rows of each."""
+    priced = _priced(kind, [(c, way) for c, _, way in found], gemm, spec, alignment, count)
     return [
         Priced(kind, one.columns, one.packing, one.seconds[start:end], start)
-        for start, end in zip(starts, ends.tolist(), strict=True)
-        for one in priced
+        for one, (_, ends, _) in zip(priced, found, strict=True)
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
     ]
 
 

@@ -279,7 +279,7 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     names = ("k", "unroll", "a_transport", "b_transport", "stages")
     columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
     columns |= {name: getattr(more, name) for name in more.names if name != "way"}
-    constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.SERPENTINE}
+    constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
     # What cp.async transposes, it copies element by element.
     copies = c.copied == 4

@@ -261,16 +261,18 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
         return c
     if kind == "wgmma":
         return _promising_of_wgmma(c, gemm, spec, count)
-    parts = parts_of(c)
-    rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
-    most = -(-(rows * columns * parts * count) // spec.sm_count)
-    steps = -(-_tiles_along(gemm.k, c.k) // parts)
+    parts, split = parts_of(c), c.split_k
+    tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
+    most = np.ceil(tiles * parts * (count / spec.sm_count))
+    steps = np.ceil(_tiles_along(gemm.k, c.k) / parts)
     work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, most)
-    whole = c.split_k == 1
-    moved_bytes = count * (gemm.compulsory_bytes + (F32.bytes * gemm.m * gemm.n) * np.where(whole, 0, parts))
+    whole = split == 1
     clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    work = np.maximum(work, gemm.compulsory_bytes * clocks_of_a_byte) + _START_CLOCKS * (2.0 - whole)
-    work = work + (moved_bytes - gemm.compulsory_bytes) * clocks_of_a_byte
+    work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
+    if not whole.all():
+        part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
+        work += np.where(whole, 0.0, _START_CLOCKS + part_clocks * parts)
+    work += _START_CLOCKS
     least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_WORK * least)]
 

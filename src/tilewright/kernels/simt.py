@@ -53,8 +53,8 @@ SERPENTINE = "m3 m2 ~n2 m1 m0 ~n1 ~n0"
 """The FMA order of 16 x 8 accumulators that the register file's reuse cache likes best, of all that were searched."""
 
 ROW_BY_ROW = "m2 m1 m0 ~n2 ~n1 ~n0"
-"""The order of any thread tile that is no slower than `SERPENTINE` in 18 of 19, and up to 10 % faster in small ones
-(4 x 8; 8 x 8 2.7 %): measured on an H100 at 1536 x 2048 x 2048 (docs/decisions/0042-tiles-of-ffma.md)."""
+"""The order of kernels that the choice proposes, whatever the tile of a thread: than `SERPENTINE` 8 to 10 % faster for
+4 x 8, 1 to 3 % for 8 x 8, and nowhere slower by more than 1 % (docs/decisions/0042-tiles-of-ffma.md)."""
 
 LANE_BITS = 2
 """Bits below this one count a lane's neighbours. The lanes lie between them and the bits that count its pieces."""
@@ -76,7 +76,7 @@ class SimtConfig(WarpTiled):
     warp_tile: m, n of a warp's part, elements
     lanes_m: lanes of a warp along m; the others lie along n, both in Z order
     stages: of the ring in shared memory
-    a_transport, b_transport: how tiles of A and B travel
+    b_transport: how tiles of B travel, and a_transport those of A
     unroll: k steps in a row, fully unrolled
     raster_rows: rows of tiles that blocks visit together, column by column
     pad: elements after a row of a tile that is transposed on its way
@@ -93,7 +93,6 @@ class SimtConfig(WarpTiled):
     tile: tuple[int, int, int] = (128, 256, 16)
     lanes_m: int = 4
     stages: int = 2
-    a_transport: Transport = "registers"
     b_transport: Transport = "registers"
     unroll: int = 16
     raster_rows: int = 1
@@ -105,6 +104,7 @@ class SimtConfig(WarpTiled):
     columns_together: int = 4
     cluster_k: int = 1
     persistent: bool = False
+    a_transport: Transport = "registers"
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (

@@ -261,8 +261,8 @@ _CORE_WAYS = (
     (16, 16, "cp_async", "cp_async", 4),
     (16, 8, "registers", "cp_async", 4),
 )
-"""Those that were the fastest in 155 of 169 drawn problems (f32, an H100, benchmarks/choice_sweep.py); and
-one for tiles of 16 rows, where B alone runs ahead."""
+"""Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md); and one for
+tiles of 16 rows, where B alone runs ahead."""
 
 
 def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm, **options: Any) -> Columns:
@@ -304,8 +304,8 @@ def simt_core(gemm: Gemm) -> Columns:
 
 
 def _in_core(c: Columns) -> Any:
-    """Warps whose lanes are four rows of eight, as such were the fastest in 156 of 169 problems; tiles of whole pieces
-    of 32, or few rows."""
+    """Warps whose lanes are four rows of eight, as they were in the fastest of 138 of 147 problems, in tiles of sizes
+    that won."""
     high, wide = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS
     tiles = np.isin(c.m, (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)) & (c.n % 32 == 0) & (c.n != 224)
     return (c.lanes_m == 4) & tiles & (wide <= 12) & ((wide < 12) | (high >= 8))

@@ -61,7 +61,7 @@ from tilewright.errors import TilewrightError
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.candidates import candidates
+from tilewright.planning.candidates import families
 from tilewright.planning.estimates import estimated
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.problem.formats import FP8
@@ -123,19 +123,19 @@ def candidates_of(
     ]
 
 
-def spaces_of(request: Request, spec: DeviceSpec, families: str) -> list[list[Ranking]]:
+def spaces_of(request: Request, spec: DeviceSpec, asked: str) -> list[list[Ranking]]:
     """Of each family that is drawn from: its plans behind each packing. Where none is asked for, one space."""
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     space = partial(whole_space, gemm, spec, alignment, stack=stack, promote_every=request.promote_every)
-    known = candidates(gemm, spec)
-    if families:
-        kinds = [kind for kind in families.split(",") if kind in known or kind == "simt"]
+    known = families(gemm, spec)
+    if asked:
+        kinds = [kind for kind in asked.split(",") if kind in known or kind == "simt"]
         told = {kind: packings_for(kind, gemm, alignment, stack) for kind in kinds}
         found = [[space(family=kind, packing=way) for way in ways] for kind, ways in told.items()]
     else:
         found = [[space(family=kind)] for kind in (["wgmma", None] if "wgmma" in known else [None])]
     found = [[one for one in several if len(one)] for several in found]
-    return [several for several in found if several][: None if families else 1]
+    return [several for several in found if several][: None if asked else 1]
 
 
 def sharing_k(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig]:

@@ -25,6 +25,7 @@ from zlib import crc32
 import numpy as np
 
 from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
@@ -51,6 +52,7 @@ from tilewright.winners.plan_config import PlanConfig
 OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
 
 SPEC = device("H200")
+"""Of estimates, and of sweeps that do not say where they were measured."""
 
 FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 """The family of kernels of each fit."""
@@ -72,10 +74,11 @@ _TREES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each, without the
-    packing. peer_us: cuBLAS's. weighs: `_REMEMBERED_WEIGHS`, or 1 where they were measured."""
+    """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each on a device, without
+    the packing. peer_us: cuBLAS's. weighs: `_REMEMBERED_WEIGHS`, or 1 where they were measured."""
 
     name: str
+    spec: DeviceSpec
     kind: str
     gemm: Gemm
     count: int
@@ -101,7 +104,7 @@ class Measured:
 def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measured]:
     """The plans in sweeps that a fit is of."""
     kind, found = FAMILY[fit], list[Measured]()
-    for row in rows_of(paths):
+    for row, spec in rows_of(paths):
         request = request_of(problem_named(row["p"]))
         gemm, count = request.gemm, count_of(request)
         if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
@@ -115,9 +118,9 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
         for packing, plans in ways.items():
             if len(plans) > 1:
                 columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
-                before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing, count)
+                before = 1e6 * packing_seconds(kind, columns, gemm, spec, packing, count)
                 us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
-                found.append(Measured(row["p"], kind, gemm, count, packing, columns, us, row["cublas"], weighs))
+                found.append(Measured(row["p"], spec, kind, gemm, count, packing, columns, us, row["cublas"], weighs))
     return found
 
 
@@ -126,25 +129,28 @@ def count_of(request: Request) -> int:
     return 1 if request.stack is None else request.stack.count
 
 
-def rows_of(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The problems of sweeps whose plans were measured."""
+def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]]:
+    """The problems of sweeps whose plans were measured, and on which device."""
     for path in paths:
+        spec = SPEC
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            if row.get("plans"):
-                yield row
+            if "origin" in row:
+                spec = device(row["origin"]["device"])
+            elif row.get("plans"):
+                yield row, spec
 
 
 def estimated(one: Measured, at: Constants | None) -> Any:
     """Seconds of each plan by the terms."""
     c, sizes = one.columns, one.sizes
-    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, SPEC, c.split_k), 0.0)
+    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, one.spec, c.split_k), 0.0)
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.timed(c, one.read, SPEC, lengths, one.count, at).seconds
+        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
-    return reduced + kernel_seconds(one.kind, c, one.read, SPEC, around, sizes)
+    return reduced + kernel_seconds(one.kind, c, one.read, one.spec, around, sizes)
 
 
 def fit_constants(data: Sequence[Measured]) -> Constants:
@@ -183,7 +189,7 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
         seconds = estimated(one, at)
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        x.append(features(one.kind, one.columns, one.read, SPEC, lengths, seconds, one.count))
+        x.append(features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count))
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds))
         y.append(left - np.average(left, weights=one.weights))
@@ -217,14 +223,14 @@ def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], 
 def fit_gemv(paths: Iterable[Path]) -> dict[str, Any]:
     """What the estimates of the family gemv are multiplied by, which has a kernel or two for a problem."""
     problems, y = list[tuple[Gemm, int]](), list[float]()
-    for row in rows_of(paths):
+    for row, spec in rows_of(paths):
         request = request_of(problem_named(row["p"]))
         gemm, count = request.gemm, count_of(request)
         for told, _, us in row["plans"]:
             one = PlanConfig.from_data(told)
             if one.kernel.kind == "gemv":
                 problems.append((few_rows(gemm), count))
-                y.append(float(np.log(us / estimate_us(one, gemm, SPEC, request.alignment, request.stack))))
+                y.append(float(np.log(us / estimate_us(one, gemm, spec, request.alignment, request.stack))))
     print(f"{len(problems)} problems; off by {np.mean(y):+.3f}, {np.std(y):.3f} in the logarithm")
     return told_trees(trees_of_problems(problems, y, [1.0] * len(y)))
 

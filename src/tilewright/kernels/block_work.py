@@ -16,6 +16,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
 from tilewright.kernels.mma_steps import paired_operand
+from tilewright.kernels.simt import copied_together
 from tilewright.kernels.tile_sizes import exchanged_bytes, warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores
 from tilewright.kernels.work import Access, Phase, Work, asked_rows
@@ -65,7 +66,8 @@ def work_of(kind: str, config: Any, gemm: Gemm, setting: Setting) -> Work:
 def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     """Threads of 4 x 8 in a warp, each with pieces of 4 x 4; A is transposed on its way to shared memory."""
     warps = warps_of(c)
-    copies = (*_through_registers(c, gemm, "A", setting), *_through_registers(c, gemm, "B", setting))
+    async_a, async_b = c.a_transport == "cp_async", c.b_transport == "cp_async"
+    copies = (*_simt_copies(c, gemm, "A", setting, async_a), *_simt_copies(c, gemm, "B", setting, async_b))
     fragments = (
         _shared("A_frag", "load", warps * c.k * c.warp_m / 16, conflicts=0.5),  # neighbours' loads merge in pairs
         _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 32, conflicts=0.5), c.columns_together == 4),
@@ -88,8 +90,18 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
         blocks=setting.blocks,
         strip_bytes=(c.m + c.n) * c.k * gemm.dtype.bytes,
         flops=gemm.flops,
-        steps_ahead=1,
+        steps_ahead=np.where(async_a & async_b, c.stages - 1, 1)[()],
     )
+
+
+def _simt_copies(
+    c: Any, gemm: Gemm, name: Literal["A", "B"], setting: Setting, by_async: Column
+) -> tuple[Access, Access, Access, Access]:
+    """A tile through registers, or by cp.async."""
+    loaded, stored = _through_registers(c, gemm, name, setting)
+    sent, arrived = _by_elements(c, gemm, name, setting)
+    by_registers = np.logical_not(by_async)
+    return _times(loaded, by_registers), _times(stored, by_registers), _times(sent, by_async), _times(arrived, by_async)
 
 
 def _mma(c: Any, gemm: Gemm, setting: Setting) -> Work:
@@ -228,11 +240,33 @@ def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) 
         sectors=size_bytes / _SECTOR_BYTES * more,
     )
     if _along_k(gemm, name):
-        # Its rows in shared memory are padded, by as much as keeps a k of 16 to two wavefronts.
-        conflicts = np.where(c.k > 16, c.k / 8.0, 2.0)
+        # Its rows in shared memory are padded, by as much as keeps a k of 8 to one wavefront.
+        conflicts = c.k / 8.0
         return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=conflicts)
     stored = np.where(c.copied == 1, gemm.dtype.bytes, _WIDE)
     return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)
+
+
+def _by_elements(c: Any, gemm: Gemm, name: OperandName, setting: Setting) -> tuple[Access, Access]:
+    """A tile of SIMT kernels by cp.async. One whose rows lie along k is transposed, one element after another: those of
+    a warp are neighbours, and lie apart by a row with its pad in shared memory."""
+    together = copied_together(c, gemm, name)
+    width = np.minimum(setting.aligned_bytes, together * gemm.dtype.bytes)
+    size_bytes, lines = _size(c, gemm, name)
+    requests = size_bytes / (WARP_THREADS * width)
+    apart = np.where(together == 1, 1, _WIDE // width)
+    loaded = Access(
+        f"{name}_tile",
+        "load",
+        "global",
+        width,
+        requests,
+        lines=lines * apart * (1.0 if setting.aligned_bytes == _WIDE else _MISALIGNED),
+        sectors=size_bytes / _SECTOR_BYTES * apart,
+        copies=True,
+    )
+    conflicts = c.k / 8.0 + WARP_THREADS / c.k - 1 if _along_k(gemm, name) else 1.0
+    return loaded, _shared(f"{name}_tile", "store", requests, width=width, conflicts=conflicts, copies=True)
 
 
 def _by_cp_async(c: Any, gemm: Gemm, name: OperandName) -> tuple[Access, Access]:

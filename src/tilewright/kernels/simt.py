@@ -24,7 +24,7 @@ from tilewright.kernels.tile_sizes import (
     order_of_tiles,
     ring_fits,
 )
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
@@ -52,6 +52,10 @@ Transport = Literal["registers", "cp_async"]
 SERPENTINE = "m3 m2 ~n2 m1 m0 ~n1 ~n0"
 """The FMA order of 16 x 8 accumulators that the register file's reuse cache likes best, of all that were searched."""
 
+ROW_BY_ROW = "m2 m1 m0 ~n2 ~n1 ~n0"
+"""The order of kernels that the choice proposes, whatever the tile of a thread: than `SERPENTINE` 8 to 10 % faster for
+4 x 8, 1 to 3 % for 8 x 8, and nowhere slower by more than 1 % (docs/decisions/0042-tiles-of-ffma.md)."""
+
 LANE_BITS = 2
 """Bits below this one count a lane's neighbours. The lanes lie between them and the bits that count its pieces."""
 
@@ -72,7 +76,7 @@ class SimtConfig(WarpTiled):
     warp_tile: m, n of a warp's part, elements
     lanes_m: lanes of a warp along m; the others lie along n, both in Z order
     stages: of the ring in shared memory
-    b_transport: how tiles of B travel; those of A go through registers
+    b_transport: how tiles of B travel, and a_transport those of A
     unroll: k steps in a row, fully unrolled
     raster_rows: rows of tiles that blocks visit together, column by column
     pad: elements after a row of a tile that is transposed on its way
@@ -100,11 +104,13 @@ class SimtConfig(WarpTiled):
     columns_together: int = 4
     cluster_k: int = 1
     persistent: bool = False
+    a_transport: Transport = "registers"
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
-        *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
-        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together", "cluster_k", "persistent"),
+        *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
+        *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
+        *("copied", "columns_together", "cluster_k", "persistent"),
     )
 
     def __post_init__(self) -> None:
@@ -155,20 +161,25 @@ class SimtConfig(WarpTiled):
     def _digits(self) -> tuple[Digit, ...]:
         return digits(self.fma_order, {"m": LANE_BITS, "n": self.columns_together.bit_length() - 1})
 
+    def _in_a_row(self, gemm: Gemm, name: Literal["A", "B"]) -> int:
+        """Neighbours in memory that a thread copies: of rows that are transposed by cp.async, one element after
+        another, one, so that those of a warp are neighbours."""
+        transport = self.a_transport if name == "A" else self.b_transport
+        return self.copied if transport == "registers" else copied_together(self, gemm, name)
+
     def _staged(self, gemm: Gemm, inner: str) -> tuple[Step, ...]:
         """Tiles in shared memory, fragments in registers, and how C is stored."""
         turning = tuple(digit.name for digit in self._digits if digit.turning)
-        b_copy = Prefetch("B_tile") if self.b_transport == "registers" else Transfer("B_tile", Route.ASYNC)
         return (
             Stage("A", Space.SHARED, under="k_tile"),
             Stage("B", Space.SHARED, under="k_tile"),
-            Distribute("A_tile", vector=self.copied),
-            Distribute("B_tile", vector=self.copied),
+            Distribute("A_tile", vector=self._in_a_row(gemm, "A")),
+            Distribute("B_tile", vector=self._in_a_row(gemm, "B")),
             Relayout("A_tile", rows="k", pad=self.pad),
             # B needs a pad only where it is transposed on its way, as A is where its rows run along k.
             Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
-            Prefetch("A_tile"),
-            b_copy,
+            _copy("A_tile", self.a_transport),
+            _copy("B_tile", self.b_transport),
             Pipeline("k_tile", self.stages),
             Stage("A", Space.REGISTER, under=inner),
             Stage("B", Space.REGISTER, under=inner),
@@ -180,6 +191,11 @@ class SimtConfig(WarpTiled):
             *((Snake(*turning),) if turning else ()),
             Epilogue(),
         )
+
+
+def _copy(tile: str, transport: Transport) -> Step:
+    """How a tile travels to shared memory."""
+    return Prefetch(tile) if transport == "registers" else Transfer(tile, Route.ASYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +296,22 @@ _LEAST_ASYNC_BYTES = 4
 """What cp.async moves at least."""
 
 
-def _neighbours_of_b(c: Any, gemm: Gemm) -> Any:
-    """Elements of B that lie side by side both in memory and in its tile, whose rows run along n, in a copy."""
-    return c.copied if gemm.b is Order.ROW else 1
+def copied_together(c: Any, gemm: Gemm, name: OperandName) -> Any:
+    """Elements of A or B that lie side by side both in memory and in its tile, whose rows run along m or n, in a
+    copy."""
+    return 1 if gemm.operand(name).contiguous == "k" else c.copied
+
+
+def _moves_few_bytes(name: Literal["A", "B"]) -> Law:
+    """cp.async moves neighbours of A or B together."""
+
+    def bytes_of(c: Any, g: Gemm) -> Any:
+        return copied_together(c, g, name) * g.dtype.bytes
+
+    return Law(
+        lambda c, g: (getattr(c, f"{name.lower()}_transport") == "cp_async") & (bytes_of(c, g) < _LEAST_ASYNC_BYTES),
+        lambda c, g: f"neighbours of {name} are copied {bytes_of(c, g)} bytes at once, and cp.async moves 4 at least",
+    )
 
 
 LAWS: tuple[Law, ...] = (
@@ -301,13 +330,8 @@ LAWS: tuple[Law, ...] = (
             f"a thread copies 1 or 4 neighbours, and has 1 or 4 columns, not {c.copied} and {c.columns_together}"
         ),
     ),
-    Law(
-        lambda c, g: (c.b_transport == "cp_async") & (_neighbours_of_b(c, g) * g.dtype.bytes < _LEAST_ASYNC_BYTES),
-        lambda c, g: (
-            f"neighbours of B are copied {_neighbours_of_b(c, g) * g.dtype.bytes} bytes at once, and cp.async moves 4 "
-            "at least"
-        ),
-    ),
+    _moves_few_bytes("A"),
+    _moves_few_bytes("B"),
     *THREADS_FIT,
     PERSISTENT_IS_RASTERISED,
     Law(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
-from tilewright.kernels.simt import SERPENTINE
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
@@ -226,50 +227,109 @@ def _mma(gemm: Gemm) -> Columns:
 
 
 def _simt(gemm: Gemm) -> Columns:
-    c = product(
-        m=(16, 32, 64, 128, 256),
-        n=(32, 64, 128, 256),
-        k=(8, 16, 32),
-        warp_m=(16, 32, 64),
-        warp_n=(32, 64, 128),
-        lanes_m=(4, 8),
-        stages=(2, 3, 4),
-        b_transport=("registers", "cp_async"),
-        unroll=(8, 16, 32),
-        raster_rows=(1, 8),
+    """Every tile with every way to copy; of large ones, every order of tiles."""
+    tiles = simt_tiles()
+    large = tiles.m * tiles.n >= _LARGE_TILE
+    one, grouped, resident = (
+        {"raster_rows": (rows,), "persistent": (stays,)} for rows, stays in ((1, 0), (8, 0), (8, 1))
+    )
+    tables = [_with_copies(tiles, _WAYS, gemm, **one)]
+    tables += [_with_copies(tiles[large], _WAYS, gemm, **options) for options in (grouped, resident)]
+    return joined(*tables)
+
+
+_LARGE_TILE = 64 * 128
+"""Elements of C from which on the order of tiles decides what is read from the L2."""
+
+_WAYS = tuple(
+    (k, unroll, a, b, stages)
+    for k, unroll in ((8, 8), (16, 8), (16, 16), (32, 16))
+    for a, b, stages in (
+        ("registers", "registers", 2),
+        ("registers", "cp_async", 4),
+        ("cp_async", "cp_async", 3),
+        ("cp_async", "cp_async", 4),
+    )
+)
+"""k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
+
+_CORE_WAYS = (
+    (16, 8, "registers", "registers", 2),
+    (16, 16, "registers", "registers", 2),
+    (32, 16, "registers", "registers", 2),
+    (8, 8, "cp_async", "cp_async", 4),
+    (16, 16, "cp_async", "cp_async", 4),
+    (16, 8, "registers", "cp_async", 4),
+)
+"""Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md); and one for
+tiles of 16 rows, where B alone runs ahead."""
+
+
+def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm, **options: Any) -> Columns:
+    """Tiles of SIMT kernels with some ways to copy, as far as they are legal for a problem."""
+    more = product(
+        way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
-        persistent=(0, 1),
-        split_k=(1,),
-        cluster_k=(1,),
+        **dict.fromkeys(("split_k", "cluster_k"), (1,)),
+        **options,
     )
-    c = c[(c.unroll <= c.k) & ((c.stages == 2) | (c.b_transport == "cp_async"))]
-    c = c.with_columns(
-        pad=np.full(len(c), 4),
-        double_buffered_fragments=np.zeros(len(c), dtype=np.int64),
-        fma_order=serpentine_of(c),
-    )
-    return c[legal(simt.LAWS, c, gemm)]
+    c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
+    more = more[np.tile(np.arange(len(more)), len(tiles))]
+    names = ("k", "unroll", "a_transport", "b_transport", "stages")
+    columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
+    columns |= {name: getattr(more, name) for name in more.names if name != "way"}
+    constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
+    c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
+    # What cp.async transposes, it copies element by element.
+    copies = c.copied == 4
+    for name in ("A", "B"):
+        along_k = gemm.operand(name).contiguous == "k"
+        copies |= (getattr(c, f"{name.lower()}_transport") == "registers") | (not along_k)
+    return c[legal(simt.LAWS, c, gemm) & copies]
 
 
-def serpentine_of(c: Any) -> Any:
-    """The order of `simt.SERPENTINE` for other thread tiles: rows outside, columns serpentine."""
-    rows, columns = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // 32
-    known: dict[tuple[int, int], str] = {(16, 8): SERPENTINE}
-    found = []
-    for m, n in zip(rows.tolist(), columns.tolist(), strict=True):
-        order = known.get((m, n))
-        if order is None:
-            order = known[(m, n)] = _order(m.bit_length() - 1, n.bit_length() - 1)
-        found.append(order)
-    return np.array(found)
+def simt_core(gemm: Gemm) -> Columns:
+    """Tiles of FMAs that the choice looks at. What is legal depends on formats, orders and rows alone; a table of each
+    is kept."""
+    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm))
+    key = ("simt", gemm.dtype, gemm.product, gemm.out, gemm.accumulators, gemm.a, gemm.b, gemm.c, *odd)
+    found = _CORES.get(key)
+    if found is None:
+        tiles = simt_tiles()
+        found = _with_copies(tiles[_in_core(tiles)], _CORE_WAYS, gemm, raster_rows=(1,), persistent=(0,))
+        alone = (found.a_transport == "registers") & (found.b_transport == "cp_async")
+        found = _CORES[key] = found[~alone | (found.m == 16)].kept()
+    return found
 
 
-def _order(m_bits: int, n_bits: int) -> str:
-    """Pieces of both, then neighbours of both; the columns serpentine."""
-    pieces = [f"m{bit}" for bit in range(m_bits - 1, 1, -1)] + [f"~n{bit}" for bit in range(n_bits - 1, 1, -1)]
-    near = [f"m{bit}" for bit in (1, 0) if bit < m_bits] + [f"~n{bit}" for bit in (1, 0) if bit < n_bits]
-    return " ".join([*pieces, *near])
+def _in_core(c: Columns) -> Any:
+    """Warps whose lanes are four rows of eight, as they were in the fastest of 138 of 147 problems, in tiles of sizes
+    that won."""
+    high, wide = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS
+    tiles = np.isin(c.m, (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)) & (c.n % 32 == 0) & (c.n != 224)
+    return (c.lanes_m == 4) & tiles & (wide <= 12) & ((wide < 12) | (high >= 8))
+
+
+@cache
+def simt_tiles() -> Columns:
+    """Tiles of FMAs whose threads have 4 to 16 rows and columns, in pieces of 4, and whose blocks have 2 to 12 warps;
+    fewer than 4 where tiles are small."""
+    c = product(lanes_m=(4, 8), high=(4, 8, 12, 16), wide=(4, 8, 12, 16), down=range(1, 13), across=range(1, 9))
+    warp_m, warp_n, warps = c.high * c.lanes_m, c.wide * (WARP_THREADS // c.lanes_m), c.down * c.across
+    m, n, sums = warp_m * c.down, warp_n * c.across, c.high * c.wide
+    small = m * n <= _SMALL_TILE
+    kept = (warps >= np.where(small, 2, 4)) & (warps <= 12) & (sums * warps <= _MOST_SUMS_OF_A_BLOCK)
+    kept &= (m <= 256) & (n >= 32) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
+    found = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
+    return Columns({name: column[kept] for name, column in found.items()})
+
+
+_MOST_SUMS = 128
+"""Of a thread of FMAs: more leave too few registers for what is copied."""
+
+_MOST_SUMS_OF_A_BLOCK = 8 * 128
+"""Of a thread, by the warps of its block: 32 * 1024 accumulators are half of the registers of an SM."""
 
 
 _LAWS = {"simt": simt.LAWS, "mma": mma.LAWS, "wgmma": wgmma.LAWS}

@@ -67,21 +67,41 @@ def sm_clocks(
         sm = Sm.of(work_of(kind, c, gemm, setting), spec, CORRECTED_WAVEFRONT_CLOCKS)
         return sm.clocks(*sm.blocks(per_sm))
     clocks = _known(kind, c.table, gemm, spec, setting.aligned_bytes)
-    parts = c.split_k > 1
-    first = (clocks.first if c.rows is None else clocks.first.take(c.rows)) - 1
+    before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)
+    parts, k_tiles = c.split_k > 1, np.broadcast_to(setting.k_tiles, len(c))
+    whole, part = clocks.ends(*stores[0]), clocks.ends(*stores[1]) if parts.any() else None
+    together, rounds, left = _rounds_of(per_sm, np.ceil(setting.blocks / spec.sm_count))
 
-    def round_of(together: Any) -> Any:
-        at = first + together
-        ends = clocks.ends(*stores[0]).take(at)
-        if parts.any():
-            ends = np.where(parts, clocks.ends(*stores[1]).take(at), ends)
-        return setting.k_tiles * clocks.step.take(at) + ends
+    def round_of(at: Any, parts: Any, k_tiles: Any) -> Any:
+        ends = whole.take(at)
+        if part is not None:
+            ends = np.where(parts, part.take(at), ends)
+        return k_tiles * clocks.step.take(at) + ends
 
-    most = -(-setting.blocks // spec.sm_count)
-    together = np.maximum(1, np.minimum(per_sm, most))
-    rounds, left = np.divmod(most, together)
-    total = rounds * round_of(together)
-    return total + np.where(left > 0, round_of(np.maximum(left, 1)), 0.0) if np.any(left) else total
+    total = rounds * round_of(before + together, parts, k_tiles)
+    some = np.flatnonzero(left)
+    if len(some):
+        total[some] += round_of(before[some] + left[some], parts[some], k_tiles[some])
+    return total
+
+
+def _rounds_of(per_sm: Any, most: Any) -> tuple[Any, Any, Any]:
+    """Of `most` blocks of an SM, where so many fit: how many run together, how often, and those that are left."""
+    together = np.maximum(1, np.minimum(per_sm, most)).astype(np.int64)
+    rounds = np.floor(most / together)
+    return together, rounds, (most - rounds * together).astype(np.int64)
+
+
+def busiest_clocks(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, most: Any) -> Any:
+    """Of the busiest SM, for a step over k of all of its blocks, `most` of each kernel of a table that is kept."""
+    assert c.table is not None
+    clocks = _known(kind, c.table, gemm, spec, loads_bytes)
+    before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)
+    together, rounds, left = _rounds_of(blocks_per_sm(kind, c, gemm, spec), most)
+    total = rounds * clocks.step.take(before + together)
+    some = np.flatnonzero(left)
+    total[some] += clocks.step.take(before[some] + left[some])
+    return total
 
 
 def _known(kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int) -> BlockClocks:

@@ -14,17 +14,20 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, FP8_FORMATS, DType
-from tilewright.kernels import mma, simt, wgmma
+from tilewright.kernels import mma, wgmma
 from tilewright.kernels.columns import Columns, Deferred
 from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import mma_core, wgmma_core
+from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
+from tilewright.model.time import DRAM_SHARE
+from tilewright.planning.block_clocks import busiest_clocks
 from tilewright.planning.correction import FITTED_FOR
+from tilewright.planning.exchange import parts_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -32,19 +35,21 @@ _MOST_ROWS = 16
 """Rows of tiles that blocks visit together, at most: their strips of A stay in the L2."""
 
 
-_FLAT = ((32, 256, 32, 64), (32, 128, 32, 32), (16, 64, 16, 32), (16, 32, 16, 32))
-_DEEP = ((16, 128, 16, 32), (16, 128, 16, 64), (16, 256, 16, 64), (32, 128, 32, 32))
-"""m, n and those of a warp: more SIMT tiles, and some with k tiles twice as deep. By the model alone they seem faster
-than they are, so they are candidates where `correction` knows them."""
-
-
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
+    return {kind: table_of(kind, gemm, spec, count) for kind in families(gemm, spec)}
+
+
+def families(gemm: Gemm, spec: DeviceSpec) -> tuple[str, ...]:
+    """Those that can multiply the formats of a problem on a device, the fastest first."""
     if gemm.pieces is not None:
-        return {"wgmma": _wgmma(gemm, spec, count)} if spec.compute_capability[0] == 9 else {}
-    kind, table = listed(gemm, spec)
-    by_wgmma = {"wgmma": _wgmma(gemm, spec, count)} if _multiplies_by_wgmma(gemm, spec) else {}
-    return {**by_wgmma, kind: table}
+        return ("wgmma",) if spec.compute_capability[0] == 9 else ()
+    return (*(("wgmma",) if _multiplies_by_wgmma(gemm, spec) else ()), _listed_family(gemm, spec))
+
+
+def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
+    """The kernels of one of `families`."""
+    return _wgmma(gemm, spec, count) if kind == "wgmma" else listed(gemm, spec)[1]
 
 
 def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
@@ -66,19 +71,24 @@ def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
     return (row_of(kind, table, at) for at in range(len(table)))
 
 
-def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
-    """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
-    formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8 as f16 (`isa.summation`)."""
+def _listed_family(gemm: Gemm, spec: DeviceSpec) -> str:
+    """Where no tensor core multiplies the formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8
+    as f16 (`isa.summation`)."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
     as_f16 = gemm.multiplied in FP8_FORMATS and spec.compute_capability[0] == 9
-    if rate and spec.compute_capability >= (8, 0) and not as_f16:
-        if spec.compute_capability != FITTED_FOR:
-            return "mma", _mma(gemm.dtype)
-        c = mma_core(gemm)
-        k_tiles = tuple(min(_MOST_STAGES, ceil_div(gemm.k, k)) for k in sorted(set(c.k.tolist())))
-        c = c.in_table(("filled ring", k_tiles), lambda kept: _filled(kept, gemm.k))
-        return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
-    return "simt", _simt(gemm, spec)
+    return "mma" if rate and spec.compute_capability >= (8, 0) and not as_f16 else "simt"
+
+
+def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
+    """The family that multiplies the formats, and its kernels, but for wgmma's."""
+    if _listed_family(gemm, spec) == "simt":
+        return "simt", _simt(gemm, spec)
+    if spec.compute_capability != FITTED_FOR:
+        return "mma", _mma(gemm.dtype)
+    c = mma_core(gemm)
+    k_tiles = tuple(min(_MOST_STAGES, ceil_div(gemm.k, k)) for k in sorted(set(c.k.tolist())))
+    c = c.in_table(("filled ring", k_tiles), lambda kept: _filled(kept, gemm.k))
+    return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
 
 
 _MOST_STAGES = 6
@@ -91,22 +101,24 @@ def _filled(c: Columns, length: int) -> Columns:
 
 
 def _simt(gemm: Gemm, spec: DeviceSpec) -> Columns:
+    """On devices whose plans nobody measured the few that the terms alone tell apart."""
+    if spec.compute_capability == FITTED_FOR:
+        c = simt_core(gemm)
+        return c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
     few_rows = gemm.b is Order.ROW and gemm.dtype is F32
-    fitted = spec.compute_capability == FITTED_FOR
-    loads, stores = (fitted and odd(gemm) for odd in (simt.loads_unaligned_rows, simt.stores_unaligned_rows))
-    c = _simt_list(fitted, few_rows=few_rows, alone=(loads, stores))
+    c = _simt_list(few_rows=few_rows)
     if few_rows and not 8 < gemm.m <= 16:
         c = c[c.stages == 2]
     return c.with_columns(raster_rows=np.where(c.stages == 2, _raster_rows(gemm, spec, c), 1))
 
 
 @cache
-def _simt_list(more: bool, *, few_rows: bool, alone: tuple[bool, bool]) -> Columns:
+def _simt_list(*, few_rows: bool) -> Columns:
     """k is unrolled by 8, but for the largest tiles: in a longer run of FMAs ptxas moves the loads of the next tile to
     its end, right before their use, which few warps have nothing to cover with (tests/planning/test_candidates.py).
 
     few_rows: with one for some rows of A. Where these nearly fill its tile it may be as fast as the GEMV kernel: copies
-    of B run ahead by several stages. alone: whether threads may copy elements, or store them, one by one as well.
+    of B run ahead by several stages.
     """
     found = []
     for m, n, warp_m, warp_n in (
@@ -120,16 +132,10 @@ def _simt_list(more: bool, *, few_rows: bool, alone: tuple[bool, bool]) -> Colum
         (64, 128, 32, 64),
         (64, 64, 32, 32),
         (32, 64, 16, 32),
-        *(_FLAT if more else ()),
     ):
         found.append(SimtConfig((m, n, 16), (warp_m, warp_n), unroll=16 if m * n == 128 * 256 else 8))
-    found += [SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16) for m, n, warp_m, warp_n in _DEEP if more]
     if few_rows:
         found.append(SimtConfig((16, 256, 16), (16, 64), b_transport="cp_async", stages=4, unroll=8))
-    if alone[0]:
-        found += [replace(one, copied=1) for one in found]
-    if alone[1]:
-        found += [replace(one, columns_together=1) for one in found]
     return Columns.of(found, SimtConfig.columns).kept()
 
 
@@ -248,10 +254,38 @@ CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)
 they were the fastest in 152 (benchmarks/choice_sweep.py --skinny)."""
 
 
-def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
-    """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
+def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1) -> Columns:
+    """Kernels, with split-K, whose busiest SM has little more work than that of the best of them. loads_bytes: that
+    rows of A and B are multiples of."""
     if not len(c):
         return c
+    if kind == "wgmma":
+        return _promising_of_wgmma(c, gemm, spec, count)
+    parts, split = parts_of(c), c.split_k
+    tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
+    most = np.ceil(tiles * parts * (count / spec.sm_count))
+    steps = np.ceil(_tiles_along(gemm.k, c.k) / parts)
+    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, most)
+    whole = split == 1
+    clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
+    if not whole.all():
+        part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
+        work += np.where(whole, 0.0, _START_CLOCKS + part_clocks * parts)
+    work += _START_CLOCKS
+    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
+    return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]
+
+
+_MOST_CLOCKS = 1.35
+"""Times of the least clocks, above which kernels of warps are not priced. With 1.2, 6 of 480 drawn problems choose
+another plan, and a choice takes as long."""
+
+_START_CLOCKS = 5000
+"""Of a launch, and of the first and the last of a block."""
+
+
+def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     split = c.split_k
     parts = split * c.cluster_k if c.cluster_k.max() > 1 else split
     blocks = c.tiles * parts * count

@@ -317,7 +317,8 @@ def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tupl
     per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
     if kind == "simt":
-        return *tile, per_sm, c.lanes_m, c.b_transport == "cp_async", c.unroll, c.copied, c.columns_together
+        by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")
+        return *tile, per_sm, c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
     return (
         *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilewright.dtypes import F32, DType
@@ -156,6 +157,7 @@ def as_read(gemm: Gemm, config: PlanConfig) -> Gemm:
     return behind_packing(gemm, config.kernel.kind, config)
 
 
+@lru_cache(maxsize=64)
 def behind_packing(gemm: Gemm, kind: str, packing: Packing | PlanConfig) -> Gemm:
     """The problem with packed operands as a kernel of a family finds them."""
     lies: dict[str, Any] = {}

@@ -31,10 +31,12 @@ from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
     candidates,
+    families,
     families_for,
     other_options,
     promising,
     promoted,
+    table_of,
     with_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
@@ -77,6 +79,9 @@ reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112
 
 _FINALISTS = 8
 """Kernels whose options are all priced."""
+
+_NEAR = 1.25
+"""Times of the least estimate, up to which the best kernels of a table are priced with their options."""
 
 _FEW, _MANY = 4, 64
 """Entries of a ranking that are made one by one, and how many at once after them."""
@@ -201,11 +206,15 @@ def ranked(
     sum over k; None: `CLUSTERS_ALONG_K` where estimates know them."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    found = candidates(gemm, spec, count)
-    for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
+    loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
+    for kind in families(gemm, spec):
         direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
         if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
             break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
+        found = {kind: table_of(kind, gemm, spec, count)}
+        table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
+        if table is None:
+            continue
         whole = keep_order or stack is not None
         most = None if whole else _most_parts(kind, table, gemm, spec)
         sources = [table if most is None else _with_split_k(table, most)]
@@ -215,8 +224,9 @@ def ranked(
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
         if kind == "wgmma":
-            served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-            sources = [promising(rows, gemm, spec, count) for rows in served]
+            sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
+        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
+            sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
         ways = packings_for(kind, gemm, alignment, stack)
         sources = [rows for rows in sources if len(rows)]
         if not sources:
@@ -225,12 +235,10 @@ def ranked(
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
-        priced = _priced_together(kind, joint, ends, ways, gemm, spec, alignment, count)
+        behind = _behind_each(kind, joint, ends, ways, gemm)
+        priced = _priced_together(kind, behind, gemm, spec, alignment, count)
         if kind == "wgmma":
-            best = [one.start + _best(one.seconds, _FINALISTS) for one in priced]
-            others, row = other_options(joint[np.concatenate(best)], gemm)
-            ends = np.searchsorted(row, np.cumsum([len(rows) for rows in best]))
-            priced += _priced_together(kind, others, ends, ways, gemm, spec, alignment, count)
+            priced += _priced_together(kind, _options_of_best(priced, ways, gemm), gemm, spec, alignment, count)
         tables += priced
     return Ranking(tables)
 
@@ -261,24 +269,48 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
+def _behind_each(
+    kind: str, c: Columns, ends: Any, ways: Sequence[Packing], gemm: Gemm
+) -> list[tuple[Columns, Any, Packing]]:
+    """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
+    then. ends: of the rows of each table."""
+    if kind != "wgmma" or reads_orders(gemm):
+        return [(c, ends, way) for way in ways]
+    rows = [np.flatnonzero(wgmma.reads(c, behind_packing(gemm, kind, way))) for way in ways]
+    return [(c[of], np.searchsorted(of, ends), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+
+
+def _options_of_best(
+    priced: Sequence[Priced], ways: Sequence[Packing], gemm: Gemm
+) -> list[tuple[Columns, Any, Packing]]:
+    """The best kernels of each table that has one not far from the best of all, with every option."""
+    least = [np.min(one.seconds, initial=np.inf) for one in priced]
+    near = [one for one, of in zip(priced, least, strict=True) if of <= _NEAR * min(least)]
+    found = []
+    for way in ways:
+        mine = [one for one in near if one.packing == way]
+        if mine:
+            best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
+            others, row = other_options(mine[0].columns[np.concatenate(best)], gemm)
+            found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
+    return found
+
+
 def _priced_together(
     kind: str,
-    c: Columns,
-    ends: Any,
-    ways: Sequence[Packing],
+    found: Sequence[tuple[Columns, Any, Packing]],
     gemm: Gemm,
     spec: DeviceSpec,
     alignment: Alignment,
     count: int,
 ) -> list[Priced]:
-    """Tables of one family, one behind the other, each behind each packing: priced in a few operations on arrays. ends:
-    of the rows of each table."""
-    priced = _priced(kind, [(c, way) for way in ways], gemm, spec, alignment, count)
-    starts = [0, *ends[:-1].tolist()]
+    """Tables of one family, one behind the other, each behind a packing, in a few operations on arrays; with the ends
+    of the rows of each."""
+    priced = _priced(kind, [(c, way) for c, _, way in found], gemm, spec, alignment, count)
     return [
         Priced(kind, one.columns, one.packing, one.seconds[start:end], start)
-        for start, end in zip(starts, ends.tolist(), strict=True)
-        for one in priced
+        for one, (_, ends, _) in zip(priced, found, strict=True)
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
     ]
 
 
@@ -296,7 +328,7 @@ def whole_space(
     promote_every: as for `ranked`. packing: the only one before them; None: each of `packings_for`."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    kinds = candidates(gemm, spec, count) if family is None else families_for(gemm, spec, family)
+    kinds = families(gemm, spec) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
         found = []
         for way in packings_for(kind, gemm, alignment, stack) if packing is None else (packing,):

@@ -1,0 +1,129 @@
+"""SIMT tiles of any number of warps, whose threads have 4 to 16 rows and columns, and both ways to copy A."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F32
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.spaces import simt_core, simt_tiles, space
+from tilewright.planning.kernels import build_of
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.ranking import ranked
+from tilewright.prediction.counting import work_of as counted
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.toolchain import build, run_on_simulator
+from tilewright.winners.plan_config import PlanConfig
+
+H200 = device("H200")
+ROW, COL = Order.ROW, Order.COL
+BY_ASYNC = {"a_transport": "cp_async", "b_transport": "cp_async"}
+TILES = [
+    SimtConfig((48, 64, 16), (16, 32), unroll=8),
+    SimtConfig((96, 128, 8), (48, 64), unroll=8),
+    SimtConfig((80, 96, 16), (16, 96), unroll=16),
+    SimtConfig((160, 48, 16), (32, 16), lanes_m=8, unroll=8),
+]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda one: f"{one.m}x{one.n}")
+@pytest.mark.parametrize(("a", "b"), [(ROW, COL), (ROW, ROW), (COL, COL)])
+def test_tiles_between_powers_of_two_sum_alike_however_they_are_copied(tile: SimtConfig, a: Order, b: Order) -> None:
+    """At edges in every direction, with every detector on."""
+    gemm = Gemm(101, 203, 53, F32, a=a, b=b)
+    operands = make_operands(gemm)
+    expected, run = run_on_simulator(build(gemm, tile.schedule(gemm)), operands)
+    assert check(operands, expected).ok and not run.findings
+    for options in (
+        {**BY_ASYNC, "stages": 3},
+        {**BY_ASYNC, "stages": 4, "copied": 1, "columns_together": 1},
+        {"b_transport": "cp_async", "stages": 4},
+    ):
+        other = replace(tile, **options)  # type: ignore[arg-type]
+        found, run = run_on_simulator(build(gemm, other.schedule(gemm)), operands)
+        assert not run.findings and np.array_equal(found, expected), other
+
+
+def test_a_cluster_shares_the_sum_of_tiles_that_cp_async_brings() -> None:
+    gemm = Gemm(70, 100, 96, F32, b=COL)
+    config = SimtConfig((48, 64, 16), (48, 32), unroll=8, stages=3, cluster_k=2, a_transport="cp_async")
+    config = replace(config, b_transport="cp_async")
+    operands = make_operands(gemm)
+    found, run = run_on_simulator(build_of(gemm, PlanConfig(config)), operands)
+    assert check(operands, found).ok and not run.findings
+
+
+def test_cp_async_moves_no_single_elements_of_two_bytes() -> None:
+    config = SimtConfig((64, 64, 16), (32, 32), **BY_ASYNC)  # type: ignore[arg-type]
+    reasons = " ".join(config.reasons_against(Gemm(64, 64, 64, BF16, out=BF16, b=COL)))
+    assert "neighbours of A are copied 2 bytes at once" in reasons and "neighbours of B are copied 2" in reasons
+    assert not config.reasons_against(Gemm(64, 64, 64, F32, b=COL))
+
+
+def test_what_a_copy_transposes_its_warps_read_as_neighbours() -> None:
+    """32 elements of a row along k lie in one line, four sectors: each lane copies one."""
+    gemm = Gemm(64, 64, 64, F32, b=COL)
+    config = SimtConfig((64, 64, 32), (32, 32), stages=3, **BY_ASYNC)  # type: ignore[arg-type]
+    work = counted(build_of(gemm, PlanConfig(config)))
+    loads = [one for one in work.step.accesses if one.space == "global" and one.copies]
+    assert len(loads) == 2 and all(one.sectors == 4 * one.requests for one in loads), loads
+
+
+@pytest.mark.parametrize("orders", [(ROW, COL), (ROW, ROW), (COL, COL)])
+@pytest.mark.parametrize("k", [8, 16, 32])
+def test_copies_by_cp_async_are_counted_as_the_simulator_counts_them(orders: tuple[Order, Order], k: int) -> None:
+    gemm = Gemm(4096, 4096, 4096, F32, a=orders[0], b=orders[1])
+    for stages, copied in ((3, 4), (4, 1)):
+        config = SimtConfig((96, 128, k), (48, 64), unroll=8, stages=stages, copied=copied, **BY_ASYNC)  # type: ignore[arg-type]
+        theirs = counted(build_of(gemm, PlanConfig(config)))
+        ours = work_of(
+            "simt",
+            Columns.of([config], config.columns),
+            gemm,
+            Setting(np.array([theirs.blocks]), np.array([int(theirs.steps)])),
+        )
+        assert int(np.max(ours.steps_ahead)) == theirs.steps_ahead == stages - 1
+        told = {(one.name, one.kind, one.space): one for one in ours.step.accesses if np.max(one.requests) > 0}
+        for one in theirs.step.accesses:
+            mine = told[one.name, one.kind, one.space]
+            assert float(np.max(mine.requests)) == one.requests and mine.copies == one.copies, (config, one)
+            assert float(np.max(mine.wavefronts)) == one.wavefronts or one.wavefronts == 0, (config, one)
+
+
+def test_the_space_has_tiles_of_any_number_of_warps() -> None:
+    tiles = simt_tiles()
+    assert {48, 80, 96, 160, 192, 224} <= set(tiles.m.tolist()) and {96, 160, 192, 224} <= set(tiles.n.tolist())
+    legal = space("simt", Gemm(512, 512, 512, F32, b=COL))
+    assert set(zip(legal.a_transport.tolist(), legal.b_transport.tolist(), strict=True)) == {
+        ("registers", "registers"),
+        ("registers", "cp_async"),
+        ("cp_async", "cp_async"),
+    }
+
+
+@pytest.mark.parametrize(("sizes", "most"), [((512, 512, 512), 800), ((511, 513, 515), 3000)])
+def test_the_choice_looks_at_hundreds_of_simt_kernels(sizes: tuple[int, int, int], most: int) -> None:
+    """As many as a choice has time to price; more where rows are unaligned."""
+    assert 300 < len(simt_core(Gemm(*sizes, F32, b=COL))) < most
+
+
+@pytest.mark.parametrize(
+    "sizes", [(768, 2880, 4096), (33, 2560, 10240), (577, 640, 640), (301, 777, 33), (4481, 891, 14), (64, 64, 64)]
+)
+@pytest.mark.parametrize("b", [ROW, COL])
+def test_what_is_left_out_before_it_is_priced_is_not_the_best(
+    sizes: tuple[int, int, int], b: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemm = Gemm(*sizes, F32, b=b)
+    alignment = alignment_of_rows(gemm)
+    few = ranked(gemm, H200, alignment)
+    monkeypatch.setattr("tilewright.planning.candidates._MOST_CLOCKS", 1e9)
+    every = ranked(gemm, H200, alignment)
+    assert few.priced < 15_000 and few.priced <= every.priced
+    assert few[0] == every[0]

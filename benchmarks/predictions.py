@@ -17,11 +17,11 @@ from validation import (
     built_for,
     cases,
     collect,
-    inputs_file,
     measured_rows,
     plain,
     spearman,
     sustained_cases,
+    write_inputs,
 )
 from validation_page import page
 
@@ -51,9 +51,7 @@ def main() -> int:
             print(_searched(name, file))
         return 0
     if asked.inputs:
-        inputs = collect(measured_rows(), CubinCache())
-        lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in inputs.items())
-        inputs_file().write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        write_inputs(collect(measured_rows(), CubinCache()))
     if asked.check:
         return _check()
     text = page(cases(), sustained_cases())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -193,11 +193,26 @@ def inputs_file() -> Path:
     return recorded_folder() / "model_inputs.json"
 
 
+def write_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Records them, a line each. A work that stands there already, on another GPU, is told by its key."""
+    lines: list[str] = []
+    first: dict[str, str] = {}
+    for key, value in inputs.items():
+        same = first.setdefault(json.dumps(value["work"]), key)
+        told = dict(value) if same == key else {**value, "work": same}
+        lines.append(f"{json.dumps(key)}: {json.dumps(told, separators=(',', ':'))}")
+    inputs_file().write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def cases() -> list[Case]:
     """Every figure with its recorded inputs; those without are left out."""
     data = json.loads(inputs_file().read_text(encoding="utf-8"))
+
+    def work_told(work: Any) -> Work:
+        return _work(data[work]["work"] if isinstance(work, str) else work)
+
     return [
-        Case(one, _work(found["work"]), found["blocks_per_sm"], found["dram_bytes"])
+        Case(one, work_told(found["work"]), found["blocks_per_sm"], found["dram_bytes"])
         for one in measured_rows()
         if (found := data.get(one.key)) is not None
     ]

@@ -26,12 +26,12 @@ _LINE_THREADS = 8
 
 PERSISTENT = replace(DEEP, in_place_fragments=True, copy_issue_distance=6, row_threads=_LINE_THREADS, persistent=True)
 """Fewer instructions between the MMAs, spread evenly, and no pause between tiles. Measured: H200, 4096^3, NN: bf16
-258.4 us beside 263.9 of `DEEP`, f16 265.5 beside 270.2 (benchmarks/results/ampere_loop_h200.json)."""
+258.4 us beside 263.9 of `DEEP`, f16 265.5 beside 270.2 (docs/decisions/0024)."""
 
 DEEP_TF32 = replace(BEST, tile=(128, 256, 64), stages=3, raster_rows=16)
 """Of aligned operands of 4 bytes, with what `_tf32` adds. Measured: H200, 4096^3, beside 64 bytes of k and, rounded,
 single loads: rounded 620 us of 658 in NN, 653 of 704 in TN, 613 of 656 in TT; truncated 578 of 653 in TN, 542 of 570 in
-TT, as long in NN (benchmarks/results/ampere_loop_h200.json). Rows that are copied in pieces of 4 bytes: 824 us with 64
+TT, as long in NN (docs/decisions/0024). Rows that are copied in pieces of 4 bytes: 824 us with 64
 bytes of k, 899 with 128 (NN)."""
 
 THROUGH_SHARED = replace(BEST, store="shared")

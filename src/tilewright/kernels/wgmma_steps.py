@@ -112,9 +112,10 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
 
 def promotes_in_turn(gemm: Gemm, tile: WgmmaTile, promote_every: int) -> bool:
     """Whether a warpgroup promotes the accumulators of one fragment of 64 rows before it sums the next fragment in the
-    same registers: of several, where promotion comes with each k tile and no product changes what was summed before."""
+    same registers: of several, where promotion comes with each k tile, another warpgroup of the tile multiplies
+    meanwhile, and no product changes what was summed before."""
     whole = promote_every * gemm.dtype.bytes == tile.k_bytes
-    return whole and gemm.pieces is None and tile.fragments > 1
+    return whole and gemm.pieces is None and tile.consumers > 1 and tile.fragments > 1
 
 
 def staged(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

@@ -394,7 +394,7 @@ class TmaKernel:
         stage, parity = uses.following()
         ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
         events = (
-            Event(always(*lets, *self._scales.read(self._read))),
+            Event(always(*lets, *(self._scales.read(self._read) if self._scales.in_front else ()))),
             Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
@@ -419,6 +419,9 @@ class TmaKernel:
         release = self._release(env)
         if last != TRUE:
             ahead, release = if_any(last, ahead), if_any(last, release)
+        if not self._scales.in_front:
+            stream = ScaleStream(sides(sums.of_part) or (), self._stages)
+            ahead = (*stream.read(self._read), *ahead)
         return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:

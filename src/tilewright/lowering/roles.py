@@ -195,7 +195,7 @@ class TmaKernel:
         """All scales of a work item, by warps that take stages in turn."""
         team, _ = self._teams
         uses = self._numbered(item)
-        wait = WaitBarrier(self.empty(self._fill), uses.parity ^ 1)
+        wait = team.waits(WaitBarrier(self.empty(self._fill), uses.parity ^ 1))
         copy = self._scales.copy(team.lane, Var(self._loop), self._fill, wait, self.full(self._fill))
         own = binary(Op.EQ, binary(Op.MOD, uses.number, team.warps), team.warp)
         return (For(self._loop, self._count, (*uses.lets(self._fill.name), If(own, copy))),)

@@ -210,7 +210,7 @@ class ScaleStream:
     def in_front(self) -> bool:
         """Whether a thread reads the scales of a stage in front of its MMAs: where it has one for each of its columns.
         So many take longer than MMAs do. Few are read beside them: in front they would hold them up, and the MMAs of
-        another warpgroup let them wait. On the H200, 8192^3: 128 columns in front 923 TFLOP/s, beside 829; one column
+        another warpgroup let them wait. On an H100, 8192^3: 128 columns in front 923 TFLOP/s, beside 829; one column
         in front 1181, beside 1267."""
         return any(side.index == 1 and side.block == 1 for side in self.sides)
 

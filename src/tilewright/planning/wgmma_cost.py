@@ -45,8 +45,8 @@ _RESCALE_INSTRUCTIONS = 2
 
 _SCALED, _SCALED_APART, _SCALE = 0.3, 1.3, 3.0
 """Clocks for an accumulator of a thread that scales multiply, for each warpgroup that multiplies; more where its column
-has a scale of its own; for each of a few scales that a thread holds. Measured on the H200 of five tiles at 4096^3 and
-8192^3, with scales of blocks and without (benchmarks/results/block_scales_h200.json)."""
+has a scale of its own; for each of a few scales that a thread holds. Measured on an H100 of five tiles at 4096^3 and
+8192^3, with scales of blocks and without (benchmarks/results/block_scales_h100.json)."""
 
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""

@@ -96,7 +96,7 @@ class Compiler:
             case async_stmt.ArriveBarrier():
                 rank = None if stmt.rank is None else self.place(stmt.rank)
                 return ArriveOp(*here, self.shared(stmt.place), rank, behind_copies=stmt.behind_copies)
-            case StoreAsync():
+            case async_stmt.StoreAsync():
                 source = self.values.run(stmt.src, stmt.count)
                 target, rank = self.shared(stmt.dst), self.place(stmt.rank)
                 return StoreAsyncOp(*here, self.shared(stmt.signal), target, source, stmt.count, rank)

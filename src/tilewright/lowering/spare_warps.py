@@ -49,7 +49,6 @@ class Team:
         above = binary(Op.LE, begin, Var(GROUP_LANE))
         return above if end == GROUP_LANES else both(above, binary(Op.LT, Var(GROUP_LANE), end))
 
-
     def waits(self, wait: WaitBarrier) -> Body:
         """Each warp waits. One lane asks: those of a warp ask for the barrier one by one in shared memory, over and
         over, which MMAs read at the same time."""

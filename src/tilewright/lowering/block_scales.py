@@ -18,7 +18,7 @@ from tilewright.ir.async_stmt import ArriveBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.program import WARP_LANES
-from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
@@ -183,8 +183,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ScaleStream:
-    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp of a team, each
-    of which takes every n-th stage. sides: none where a kernel has no such scales."""
+    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp. sides:
+    none where a kernel has no such scales."""
 
     sides: tuple[Side, ...]
     stages: int
@@ -197,14 +197,14 @@ class ScaleStream:
         """At the barrier of a stage, beside that of the thread that starts the copies."""
         return WARP_LANES if self.sides else 0
 
-    def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Body, full: Ref) -> Body:
+    def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
         """The scales of an iteration. No thread waits until they are there: as many are on their way as there are
         stages, else loads of 1 to 2 us would hold up MMAs. empty: the wait for the stage."""
         program = self.sides[0].sums.program
         origin = origin_of(program, "k")
         block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
         copies = (stmt for side in self.sides for stmt in side.copy(self.stages, stage, block, lane))
-        return (*empty, *copies, ArriveBarrier(full, behind_copies=True))
+        return (empty, *copies, ArriveBarrier(full, behind_copies=True))
 
     @property
     def in_front(self) -> bool:

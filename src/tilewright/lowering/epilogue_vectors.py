@@ -97,7 +97,7 @@ class EpilogueVectors:
         """The vectors of a tile of C, by all threads of a team. number: of the block's tiles before."""
         slot = binary(Op.MOD, number, self._slots)
         parity = binary(Op.MOD, binary(Op.DIV, number, self._slots), 2)
-        wait = team.waits(WaitBarrier(self._barrier("empty", slot), parity ^ 1)) if self._is_reused else ()
+        wait: Body = (WaitBarrier(self._barrier("empty", slot), parity ^ 1),) if self._is_reused else ()
         copies = (stmt for operand in self.vectors for stmt in self._copy(team, operand, slot))
         return (*wait, *copies, ArriveBarrier(self._barrier("full", slot)))
 

@@ -192,17 +192,16 @@ class TmaKernel:
         return found
 
     def _copy_scales(self, item: Item) -> Body:
-        """All scales of a work item, by warps that take stages in turn."""
+        """All scales of a work item, by the warp of a team."""
         team, _ = self._teams
         uses = self._numbered(item)
-        wait = team.waits(WaitBarrier(self.empty(self._fill), uses.parity ^ 1))
+        wait = WaitBarrier(self.empty(self._fill), uses.parity ^ 1)
         copy = self._scales.copy(team.lane, Var(self._loop), self._fill, wait, self.full(self._fill))
-        own = binary(Op.EQ, binary(Op.MOD, uses.number, team.warps), team.warp)
-        return (For(self._loop, self._count, (*uses.lets(self._fill.name), If(own, copy))),)
+        return (For(self._loop, self._count, (*uses.lets(self._fill.name), *copy)),)
 
     @cached_property
     def _teams(self) -> tuple[Team, Team]:
-        return teams(scales=bool(self._scales), vectors=bool(self._vectors.vectors))
+        return teams(scales=bool(self._scales))
 
     @cached_property
     def _scales(self) -> ScaleStream:

@@ -198,8 +198,8 @@ class ScaleStream:
         return WARP_LANES if self.sides else 0
 
     def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
-        """The scales of an iteration. No thread waits until they are there: as many are on their way as there are
-        stages, else loads of 1 to 2 us would hold up MMAs. empty: the wait for the stage."""
+        """The scales of an iteration. No thread waits until they are there, so that as many are on their way as there
+        are stages. empty: the wait for the stage."""
         program = self.sides[0].sums.program
         origin = origin_of(program, "k")
         block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)

@@ -1,7 +1,7 @@
 """Products of FP8 operands with scales beside `torch._scaled_mm`: burst, and sustained where asked.
 
     python benchmarks/scaled.py --out benchmarks/results/scaled_h200.jsonl
-    python benchmarks/scaled.py --write docs/fp8.md --records benchmarks/results/scaled_h200.jsonl       (no GPU)
+    python benchmarks/scaled.py --write docs/fp8.md --records benchmarks/results/scaled_h200.jsonl ...   (no GPU)
     python benchmarks/scaled.py --shapes 4096x4096x4096 --kinds row "1x128 by 128x128" --candidates --out out.jsonl
 
 Scales of tensors and of rows and columns, fast and promoted, beside the same call of PyTorch; scales of blocks beside
@@ -277,8 +277,12 @@ def _in_turn(multiply: Callable[[Any, Any], Any], pairs: list[Any]) -> Callable[
     return lambda: multiply(*next(turn))
 
 
-def section(records: Path) -> str:
-    """The shares of each problem and kind of scales."""
+def section(records: Sequence[Path]) -> str:
+    """The shares of each problem and kind of scales, a table for each record."""
+    return "\n\n".join(_table(one) for one in records)
+
+
+def _table(records: Path) -> str:
     origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
     lines = [
         "| M x N x K | scales | TFLOP/s, burst | of the same by PyTorch | of its promoted product of tensors "
@@ -354,7 +358,7 @@ def main() -> int:
     parser.add_argument("--sustained", nargs="*", default=["8192x8192x8192"], metavar="MxNxK")
     parser.add_argument("--seconds", type=float, default=100.0, help="no size is begun after this")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--records", type=Path, help="with --write or --check")
+    parser.add_argument("--records", type=Path, nargs="+", help="with --write or --check; a table for each")
     parser.add_argument("--drawn", type=Path, help="of a sweep, with --records")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     parser.add_argument("--check", type=Path, metavar="PAGE")

@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import FormatError, LoweringError, ProblemError, ScheduleError
+from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.mma import MmaConfig
@@ -29,6 +30,7 @@ KINDS: dict[str, WgmmaConfig] = {
     "two consumers": replace(TILE, tile=(128, 64, 128), consumers=2, subtile=32),
     "ping-pong": replace(TILE, consumers=2, ping_pong=True),
     "swap-AB": WgmmaConfig((32, 64, 128), 1, stages=3, swap_ab=True),
+    "fragments in turn": replace(TILE, tile=(256, 64, 128), consumers=2, subtile=32),
 }
 
 WARPS = MmaConfig((64, 64, 64), (32, 32), stages=3)
@@ -157,6 +159,22 @@ def test_scales_of_blocks_multiply_the_sums_of_their_blocks(kind: str, blocks: s
     operands = make_operands(gemm)
     verdict = check(operands, result(gemm, config, operands), promote_every=128)
     assert verdict.ok, verdict.message
+
+
+def test_fragments_that_are_promoted_in_turn_share_accumulators() -> None:
+    """The stage is given back once, behind the MMAs of the last fragment and before its promotion."""
+    gemm = replace(problem(256, 64, 256), block_scales=BlockScales())
+    config = replace(KINDS["fragments in turn"], promote_every=128)
+    built = build(gemm, config.schedule(gemm))
+    accumulator = accumulator_of(built.program)
+    assert (accumulator.elements, accumulator.parts, accumulator.registers) == (64, 2, 96)
+    text = built.source.text
+    assert "float sum_group[1][32];" in text
+    order = ("wgmma_wait_group<0, 32>", "arrive(&k_tile_empty[k_tile_stage])", "sum[m_frag][fragment] +=")
+    assert [text.count(part) for part in order] == [1, 1, 1]
+    assert sorted(order, key=text.index) == list(order)
+    at_once = build(gemm, replace(config, tile=(128, 64, 128)).schedule(gemm))
+    assert accumulator_of(at_once.program).parts == 1
 
 
 def test_scales_of_blocks_in_split_k() -> None:

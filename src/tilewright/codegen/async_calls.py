@@ -34,7 +34,7 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
         case async_stmt.ExpectBytes():
             return call("expect_bytes", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.ArriveBarrier(rank=None):
-            return call("arrive", address(stmt.place))
+            return call("arrive_behind_copies" if stmt.behind_copies else "arrive", address(stmt.place))
         case async_stmt.ArriveBarrier():
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))

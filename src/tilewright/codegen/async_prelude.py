@@ -255,6 +255,12 @@ def _mbarriers() -> dict[str, str]:
             f'{at}, "r"(bytes)',
         ),
         "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
+        "arrive_behind_copies": _plain(
+            "Arrives when the copies that this thread started so far have landed.",
+            f"arrive_behind_copies({barrier})",
+            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0]",
+            at,
+        ),
         "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
         "wait_barrier": _WAIT_BARRIER,
         "wait_barrier_of_cluster": _WAIT_BARRIER_OF_CLUSTER,

@@ -6,11 +6,15 @@
 Tensor cores cut off what lies far below the largest term of a sum, or sum in f16; what is cut off grows with the sum.
 Promotion adds the sum of every n of k to registers of f32, rounded to nearest, and starts it anew, so that at most n
 products have a part in what is cut off. Where blocks of k have scales, they multiply the sum of their block then.
+
+    for k_tile:  for k_step:  for m_frag:  ...      a sum for each fragment, all promoted behind the k tile
+    for k_tile:  for m_frag:  for k_step:  ...      one sum, promoted behind each fragment
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 
 from tilewright.dtypes import F32, DType
@@ -24,13 +28,15 @@ class Promotion:
     """When an accumulator is added to its promoted accumulator, which is in f32.
 
     every: elements of k. loop: the loop over k whose iterations are counted. iterations: of it, that make up `every`.
-    scales: of blocks of so many k, by which an accumulator is multiplied before it is added.
+    scales: of blocks of so many k, by which an accumulator is multiplied before it is added. parts: the loops over
+    fragments between that loop and all others over k: the accumulators of one fragment serve the next one, too.
     """
 
     every: int
     loop: str
     iterations: int
     scales: BlockScales | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,8 @@ class Accumulator:
 
     name: of what the epilogue reads. dtype: in which products are added. space: registers; or global memory, where the
     sum is kept in C itself. elements: of a thread; 0 in global memory. count: of such sums side by side, of which the
-    epilogue makes C. promotion: None for never.
+    epilogue makes C. promotion: None for never. parts: that are summed, and promoted, one after another, in the same
+    registers.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Accumulator:
     elements: int
     count: int = 1
     promotion: Promotion | None = None
+    parts: int = 1
 
     @property
     def group(self) -> str:
@@ -62,7 +70,8 @@ class Accumulator:
     @property
     def registers(self) -> int:
         """Elements in registers of a thread, those of the promoted accumulator included."""
-        return self.elements * self.count * (1 if self.promotion is None else 2)
+        summed = self.elements // self.parts if self.promotion is not None else 0
+        return (self.elements + summed) * self.count
 
 
 def accumulator_of(program: Program) -> Accumulator:
@@ -73,7 +82,9 @@ def accumulator_of(program: Program) -> Accumulator:
     elements = prod(axis.extent or 1 for axis in program.sum_axes)
     if program.tensorized is not None:
         elements *= program.tensorized.instruction.c.registers
-    return Accumulator(kept.name, gemm.accumulate, Space.REGISTER, elements, gemm.accumulators, promotion_of(program))
+    promotion = promotion_of(program)
+    parts = prod(program.loop(name).extent or 1 for name in (promotion.parts if promotion else ()))
+    return Accumulator(kept.name, gemm.accumulate, Space.REGISTER, elements, gemm.accumulators, promotion, parts)
 
 
 def promotion_of(program: Program) -> Promotion | None:
@@ -85,8 +96,21 @@ def promotion_of(program: Program) -> Promotion | None:
         stride = loop.axes[0].stride
         if kept.promote_every % stride == 0:
             iterations = kept.promote_every // stride
-            return Promotion(kept.promote_every, loop.name, iterations, program.gemm.block_scales)
+            parts = _parts(program, loop) if iterations == 1 else ()
+            return Promotion(kept.promote_every, loop.name, iterations, program.gemm.block_scales, parts)
     return None
+
+
+def _parts(program: Program, counted: Loop) -> tuple[str, ...]:
+    """As of `Promotion`: of the MMAs of a stage that a producer fills, which are waited for before their accumulators
+    are read."""
+    tensorized, ring = program.tensorized, program.pipelined
+    if tensorized is None or not tensorized.instruction.reads_shared:
+        return ()
+    if program.specialized is None or ring is None or ring.loop != counted.name:
+        return ()
+    inner = program.thread_serial_loops[program.thread_serial_loops.index(counted) + 1 :]
+    return tuple(loop.name for loop in takewhile(lambda loop: not loop.is_reduction, inner))
 
 
 def k_loops(program: Program) -> tuple[Loop, ...]:

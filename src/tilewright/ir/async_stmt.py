@@ -89,11 +89,16 @@ class ExpectBytes:
 
 @dataclass(frozen=True, slots=True)
 class ArriveBarrier:
-    """This thread arrives at an mbarrier: of its block, or at the same place in block `rank` of the cluster."""
+    """This thread arrives at an mbarrier: of its block, or at the same place in block `rank` of the cluster.
+
+    behind_copies: not at once, but when the asynchronous copies (cp.async) that it started so far have landed, for
+    which it does not wait; of its block only. Source: PTX ISA 9.0, cp.async.mbarrier.arrive.noinc.
+    """
 
     place: Ref
     rank: Expr | None = None
     origin: str = ""
+    behind_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,9 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
         case async_stmt.ExpectBytes():
             return f"arrive at {expr.place(stmt.place)}, {stmt.size_bytes} bytes to come"
         case async_stmt.ArriveBarrier():
-            return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
+            far = "" if stmt.rank is None else f" of block {expr(stmt.rank)}"
+            behind = ", when the copies of this thread have landed" if stmt.behind_copies else ""
+            return f"arrive at {expr.place(stmt.place)}{far}{behind}"
         case async_stmt.SignalFlag():
             return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitFlag():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.dtypes import BF16, F16, F32, I32, TF32_FORMATS
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import Wgmma
+from tilewright.ir.async_stmt import ArriveBarrier, Wgmma
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
 from tilewright.ir.kernel import (
@@ -170,6 +170,8 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
                 _check_collective(stmt, scope, after)
             case CommitCopies() | WaitCopies():
                 pass
+            case ArriveBarrier() if stmt.behind_copies and stmt.rank is not None:
+                _fail(after, stmt, "copies are told of to a barrier of their own block, not of another")
             case Wgmma():
                 _check_wgmma(stmt, scope, after)
             case _:

@@ -17,6 +17,7 @@ from tilewright.kernels.wgmma_scales import (
     columns_of,
     fragments_of,
     producer_registers,
+    promotes_in_turn,
     rows_of,
     scale_bytes,
     scale_registers,
@@ -248,7 +249,8 @@ def registers_of(config: Any) -> Column:
     """Registers of a thread of a consumer: beside its accumulators in the epilogue; where those are promoted, beside
     both sums in the loop over k."""
     once = accumulators_of(config) + registers_beside(config)
-    twice = (2 * accumulators_of(config) + _BESIDE_PROMOTED) * (config.promote_every > 0)
+    summed = accumulators_of(config) // np.where(promotes_in_turn(config), fragments_of(config), 1)
+    twice = (accumulators_of(config) + summed + _BESIDE_PROMOTED) * (config.promote_every > 0)
     return np.maximum(once, twice)
 
 

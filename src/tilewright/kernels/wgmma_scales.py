@@ -1,4 +1,5 @@
-"""Kernels of wgmma with scales of blocks: what these take of registers and of shared memory; the sides of a tile."""
+"""Kernels of wgmma with scales of blocks: what these take of registers and of shared memory; the sides of a tile, and
+whether its fragments are promoted in turn."""
 
 from __future__ import annotations
 
@@ -35,6 +36,11 @@ def sharing(c: Any) -> Column:
 def fragments_of(config: Any) -> Column:
     """Fragments of 64 rows of a warpgroup."""
     return rows_of(config) // (INSTRUCTION_ROWS * sharing(config))
+
+
+def promotes_in_turn(config: Any) -> Column:
+    """As `wgmma_steps.promotes_in_turn`, of however many fragments."""
+    return (config.promote_every == config.k) & (config.pieces == 1) & (sharing(config) > 1)
 
 
 def scale_registers(config: Any, gemm: Gemm) -> Column:

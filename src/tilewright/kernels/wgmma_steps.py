@@ -68,6 +68,11 @@ class WgmmaTile:
         """Accumulators of a thread."""
         return self.m * self.n // self.consumers // GROUP_LANES
 
+    @property
+    def fragments(self) -> int:
+        """Fragments of 64 rows of a warpgroup."""
+        return (self.n if self.swap_ab else self.m) // (INSTRUCTION_ROWS * self.consumers)
+
 
 PLAIN = WgmmaTile()
 """A tile whose rows are at least as long as the widest swizzle atom."""
@@ -81,6 +86,7 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
     rows, columns = ("n", "m") if tile.swap_ab else ("m", "n")
     down, across = (tile.n, tile.m) if tile.swap_ab else (tile.m, tile.n)
     halves = tile.left_in_registers
+    inside = (f"{rows}_frag", "k_step") if promotes_in_turn(gemm, tile, promote_every) else ("k_step", f"{rows}_frag")
     instruction = f"wgmma.m64n{across}k{depth}{'.paired' if halves else ''}"
     return (
         Split(rows, down, into=(f"{rows}_block", f"{rows}_in" if shared else f"{rows}_own")),
@@ -92,7 +98,7 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
         Split("k_pair" if halves else "k_in", depth, into=("k_step", "k_mma")),
         Reorder(
             *("m_block", "n_block", *((f"{rows}_group",) if shared else ()), "k_tile"),
-            *(*(("k_half",) if halves else ()), "k_step", f"{rows}_frag"),
+            *(*(("k_half",) if halves else ()), *inside),
             *(f"{rows}_mma", f"{columns}_mma", "k_mma"),
         ),
         Bind("m_block", Level.GRID_Y),
@@ -102,6 +108,14 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
         Accumulate(over="k_tile", promote_every=promote_every),
         Epilogue(),
     )
+
+
+def promotes_in_turn(gemm: Gemm, tile: WgmmaTile, promote_every: int) -> bool:
+    """Whether a warpgroup promotes the accumulators of one fragment of 64 rows before it sums the next fragment in the
+    same registers: of several, where promotion comes with each k tile, another warpgroup of the tile multiplies
+    meanwhile, and no product changes what was summed before."""
+    whole = promote_every * gemm.dtype.bytes == tile.k_bytes
+    return whole and gemm.pieces is None and tile.consumers > 1 and tile.fragments > 1
 
 
 def staged(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

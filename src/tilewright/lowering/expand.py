@@ -100,21 +100,24 @@ class Expansion:
         """What the threads do that multiply what TMA loads."""
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
-        inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
+        promotion = self._sums.accumulator.promotion
+        parts = tuple(self.program.loop(name) for name in (promotion.parts if promotion else ()))
+        inner = tuple(one for one in self.program.thread_serial_loops[order.index(ring) + 1 :] if one not in parts)
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
         leave = self._epilogue.leave()
         held = held_in_registers(self.program)
         fragments = () if held is None else (Alloc(tile_of(self.program, held).register_buffer),)
         declared = (*self._sums.declared, *fragments)
-        return Compute(self._sums, declared, start, lambda env: self._products(inner, env), finish, leave, barriers)
+        step, over_parts = lambda env: self._products(inner, env), lambda body: self._around(parts, body)
+        return Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers)
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""
         assert self._sums is not None
         body: list[Stmt] = []
         for product in self.program.gemm.products:
-            body += before_product(self._sums, product)
+            body += before_product(self._sums.of_part, product)
             body += replace(self, product=product)._nest(inner, env)
         return tuple(body)
 

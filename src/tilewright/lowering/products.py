@@ -41,7 +41,7 @@ def multiply_shared(program: Program, sums: Sums, product: Product, env: Env) ->
     held = last.space is Space.REGISTER
     a = _fragment(program, last, env) if held else shared_matrix(program, names[0], env)
     b = shared_matrix(program, names[1], env)
-    d = Ref(sums.group, sums.tile_of(product.into))
+    d = sums.in_group(sums.tile_of(product.into))
     begins = next(one for one in program.gemm.products if one.into == product.into)
     first = _is_first(program, sums, env) if product == begins else None
     return Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name)

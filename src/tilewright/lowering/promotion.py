@@ -32,7 +32,7 @@ def counted_by(sums: Sums | None, loop: str) -> Promotion | None:
 def promote(sums: Sums) -> Body:
     """`sum += sum_group`, times its scales, in each register; a group that the next product does not overwrite is set
     to zero."""
-    place, group = Ref(sums.buffer, sums.index), Ref(sums.group, sums.index)
+    place, group = Ref(sums.buffer, sums.index), sums.in_group(sums.index)
     value: Expr = Load(group.buffer, group.index)
     value = value if value.dtype is place.buffer.dtype else Cast(place.buffer.dtype, value)
     before, scale = Load(place.buffer, place.index), scale_of_running(sums)
@@ -46,7 +46,7 @@ def promote(sums: Sums) -> Body:
 def rescaled(sums: Sums, factor: float) -> Body:
     """The terms so far of each sum of a group times a power of two, and 0 for NaN: what infinities and NaN are worth is
     said by the product that follows."""
-    group = Ref(sums.group, sums.index)
+    group = sums.in_group(sums.index)
     value = Load(group.buffer, group.index)
     scaled = value if factor == 1 else Binary(Op.MUL, value, real(factor))
     told = Select(Binary(Op.EQ, value, value), scaled, real(0.0))

@@ -34,7 +34,7 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.clusters import neighbours
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import TRUE, ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
@@ -83,7 +83,8 @@ def loaded_by_tma(program: Program, loop: Loop) -> bool:
 @dataclass(frozen=True)
 class Compute:
     """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
-    declared: their registers; barriers: that one thread makes for them."""
+    declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
+    in turn, or for all at once; barriers: that one thread makes for them."""
 
     sums: Sums
     declared: Body
@@ -91,6 +92,7 @@ class Compute:
     step: Callable[[Env], Body]
     finish: Body
     leave: Body
+    over_parts: Callable[[Body], Body]
     barriers: Body = ()
 
 
@@ -190,17 +192,16 @@ class TmaKernel:
         return found
 
     def _copy_scales(self, item: Item) -> Body:
-        """All scales of a work item, by warps that take stages in turn."""
+        """All scales of a work item, by the warp of a team."""
         team, _ = self._teams
         uses = self._numbered(item)
         wait = WaitBarrier(self.empty(self._fill), uses.parity ^ 1)
         copy = self._scales.copy(team.lane, Var(self._loop), self._fill, wait, self.full(self._fill))
-        own = binary(Op.EQ, binary(Op.MOD, uses.number, team.warps), team.warp)
-        return (For(self._loop, self._count, (*uses.lets(self._fill.name), If(own, copy))),)
+        return (For(self._loop, self._count, (*uses.lets(self._fill.name), *copy)),)
 
     @cached_property
     def _teams(self) -> tuple[Team, Team]:
-        return teams(scales=bool(self._scales), vectors=bool(self._vectors.vectors))
+        return teams(scales=bool(self._scales))
 
     @cached_property
     def _scales(self) -> ScaleStream:
@@ -334,7 +335,7 @@ class TmaKernel:
         if promotion.loop != self._loop:
             return ahead  # promoted among them, which waits for all
         if promotion.iterations == 1:
-            return (WgmmaCommit(), *self._scales.read(self._read), *ahead, *self._all_ended)
+            return (WgmmaCommit(), *ahead, *self._all_ended)
         return (WgmmaCommit(), *at_group_ends(promotion, Var(self._loop), (*self._all_ended, *promote(sums)), wait))
 
     @property
@@ -392,11 +393,8 @@ class TmaKernel:
         stage, parity = uses.following()
         ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
         events = (
-            Event(always(*lets, WgmmaFence())),
-            Event(steps_of(self.compute.step)),
-            Event(always(*self._committed(0, ahead))),
-            Event(steps_of(self._release), at=Position.TAIL),
-            *self._promoted(),
+            Event(always(*lets, *(self._scales.read(self._read) if self._scales.in_front else ()))),
+            Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
         first, phase = uses.first()
@@ -406,6 +404,24 @@ class TmaKernel:
             For(self._loop, self._count, pipeline.steady(), carried=carried),
             *pass_turn,
         )
+
+    def _of_part(self, env: Env, ahead: Body) -> Body:
+        """The MMAs of a stage, or of a part of it that is promoted before the next one; ahead: as of `_committed`. The
+        stage is given back between the MMAs and the promotion of the last part."""
+        sums, promotion = self.compute.sums, counted_by(self.compute.sums, self._loop)
+        last: Expr = TRUE
+        promoted: Body = ()
+        if promotion is not None:
+            loops = (self.program.loop(name) for name in promotion.parts)
+            last = both(*(binary(Op.EQ, Var(loop.name), (loop.extent or 1) - 1) for loop in loops))
+            promoted = promote(sums.of_part)
+        release = self._release(env)
+        if last != TRUE:
+            ahead, release = if_any(last, ahead), if_any(last, release)
+        if not self._scales.in_front:
+            stream = ScaleStream(sides(sums.of_part) or (), self._stages)
+            ahead = (*stream.read(self._read), *ahead)
+        return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:
         """Whether the uses of the ring before an item are a number that all threads of the grid agree on."""

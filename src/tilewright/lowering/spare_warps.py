@@ -29,11 +29,6 @@ class Team:
         return Var(GROUP_LANE) - self.first * WARP_LANES
 
     @property
-    def warp(self) -> Expr:
-        """The number of the running warp in the team."""
-        return Var(GROUP_LANE) // WARP_LANES - self.first
-
-    @property
     def lane(self) -> Expr:
         return Var(GROUP_LANE) % WARP_LANES
 
@@ -45,9 +40,7 @@ class Team:
         return above if end == GROUP_LANES else both(above, binary(Op.LT, Var(GROUP_LANE), end))
 
 
-def teams(*, scales: bool, vectors: bool) -> tuple[Team, Team]:
+def teams(*, scales: bool) -> tuple[Team, Team]:
     """Those that copy scales with the stages of a ring, and those that copy vectors for epilogues: apart where there
-    are both, since scales must not wait for an epilogue."""
-    if scales and vectors:
-        return Team(2, 2), Team(1, 1)
-    return Team(1, 3), Team(1, 3)
+    are both, since scales must not wait for an epilogue. One warp brings scales: it waits for no copy."""
+    return Team(1, 1), Team(2, 2) if scales else Team(1, 3)

@@ -62,7 +62,24 @@ class Sums:
         if promotion is None:
             return self.buffer
         note = f"{promotion.every} of k, then added to {self.name}"
-        return replace(self.buffer, name=self.accumulator.group, dtype=self.accumulator.dtype, note=note)
+        shape = self.buffer.shape
+        if promotion.parts:
+            axes = zip(self.buffer.axes, shape, strict=True)
+            shape = tuple(1 if name in promotion.parts else extent for name, extent in axes)
+        return replace(self.buffer, name=self.accumulator.group, dtype=self.accumulator.dtype, shape=shape, note=note)
+
+    def in_group(self, index: tuple[Expr, ...]) -> Ref:
+        """The register of `group` that belongs to one of `buffer`: parts that are summed in turn share theirs."""
+        parts = () if self.accumulator.promotion is None else self.accumulator.promotion.parts
+        if not parts:
+            return Ref(self.group, index)
+        return Ref(self.group, tuple(ZERO if n in parts else i for n, i in zip(self.buffer.axes, index, strict=True)))
+
+    @property
+    def of_part(self) -> Sums:
+        """Those of the running part, where parts are summed in turn."""
+        promotion = self.accumulator.promotion
+        return self if promotion is None else replace(self, outside=self.outside | frozenset(promotion.parts))
 
     @property
     def is_promoted(self) -> bool:

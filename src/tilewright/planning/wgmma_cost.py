@@ -20,7 +20,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_scales import rows_of
+from tilewright.kernels.wgmma_scales import rows_of, scale_registers, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import Trees, fit_for
@@ -42,6 +42,11 @@ Clusters of 8 are taken to fill as many."""
 
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
+
+_SCALED, _SCALED_APART, _SCALE = 0.3, 1.3, 3.0
+"""Clocks for an accumulator of a thread that scales multiply, for each warpgroup that multiplies; more where its column
+has a scale of its own; for each of a few scales that a thread holds. Measured on an H100 of five tiles at 4096^3 and
+8192^3, with scales of blocks and without (benchmarks/results/block_scales_h100.json)."""
 
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
@@ -145,10 +150,24 @@ def least_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
 
 def promotion_clocks(c: Any, gemm: Gemm) -> Column:
     """Clocks of a k tile in which the accumulators of a warpgroup are read, and not added to: an instruction for each
-    to promote it, two where small products of pieces are rescaled. Other warpgroups multiply meanwhile."""
+    to promote it, two where small products of pieces are rescaled. Other warpgroups multiply meanwhile. Scales of
+    blocks: `scaling_clocks`."""
     rescales = sum(product.rescale != 0 for product in gemm.products)
     instructions = wgmma.promotions(c) + _RESCALE_INSTRUCTIONS * rescales
-    return instructions * wgmma.accumulators_of(c) / (c.consumers * _together(c))
+    return instructions * wgmma.accumulators_of(c) / (c.consumers * _together(c)) + scaling_clocks(c, gemm)
+
+
+def scaling_clocks(c: Any, gemm: Gemm) -> Column:
+    """Clocks of a k tile that scales of blocks add to a promotion: of accumulators of all warpgroups, whose
+    multiply-adds read a register more while MMAs use the registers as well; of a scale for each accumulator where
+    columns have their own, else of the few that threads read and multiply."""
+    scales = gemm.block_scales
+    if scales is None:
+        return 0.0
+    own = np.where(c.swap_ab, scales.a, scales.b) == 1
+    accumulator = _SCALED * c.consumers + _SCALED_APART * own
+    few = _SCALE * scale_registers(c, gemm) * np.logical_not(own)
+    return (accumulator * wgmma.accumulators_of(c) + few) * sharing(c)
 
 
 def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column:
@@ -162,7 +181,8 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
 @lru_cache(maxsize=64)
 def _class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
-    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators)
+    sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b)
+    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
     stores = stages_c(gemm), tma_stores(gemm)
     return *formats, *stores, gemm.a, gemm.b, gemm.c, is_misaligned(gemm, "A"), is_misaligned(gemm, "B")
 

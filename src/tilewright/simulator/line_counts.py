@@ -188,6 +188,8 @@ def _described(site: Site) -> _Described | None:
                 tile_multiply_adds=adds,
                 tile_wavefronts=instruction.operand_wavefronts(a_in_registers=isinstance(stmt.a, Ref)),
             )
+        case async_stmt.ArriveBarrier(behind_copies=True):
+            return _Described("unit", {"ARRIVES.LDGSTSBAR": 1})
         case async_stmt.TeamBarrier():
             return _Described("barrier", {"BAR": 1})
         case async_stmt.ClusterBarrier():

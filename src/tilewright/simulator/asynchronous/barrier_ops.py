@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.simulator.async_moves import CommitOp, WaitOp
 from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
 from tilewright.simulator.asynchronous.phases import MBARRIERS, Phases
 from tilewright.simulator.convoy import Convoy
@@ -109,12 +110,20 @@ class FenceBarriersOp(UnitOp):
 
 @dataclass(slots=True)
 class ArriveOp(BarrierOp):
-    """Arrival at a barrier of this block or, with a rank, of another block of the cluster; may expect bytes."""
+    """Arrival at a barrier of this block or, with a rank, of another block of the cluster; may expect bytes.
+
+    behind_copies: the copies that its lanes started land first. Who reads them without a wait for the barrier is found
+    by the clocks.
+    """
 
     rank: Place | None = None
     size_bytes: int = 0
+    behind_copies: bool = False
 
     def __call__(self, convoy: Convoy) -> None:
+        if self.behind_copies:
+            CommitOp()(convoy)
+            WaitOp(self.context, 0)(convoy)
         lanes = acting(convoy)
         if not len(lanes):
             self.issue(convoy)

@@ -95,7 +95,7 @@ class Compiler:
                 return ArriveOp(*here, self.shared(stmt.place), size_bytes=stmt.size_bytes)
             case async_stmt.ArriveBarrier():
                 rank = None if stmt.rank is None else self.place(stmt.rank)
-                return ArriveOp(*here, self.shared(stmt.place), rank)
+                return ArriveOp(*here, self.shared(stmt.place), rank, behind_copies=stmt.behind_copies)
             case async_stmt.StoreAsync():
                 source = self.values.run(stmt.src, stmt.count)
                 target, rank = self.shared(stmt.dst), self.place(stmt.rank)

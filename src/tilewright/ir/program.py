@@ -381,8 +381,8 @@ class Program:
         A tile holds what the loops inside `under`, in the thread's own order, will read. In shared memory it also
         spans the threads of the block, which read it together, wherever their loops stand.
         """
-        depth = self.depth(under) if under else -1
-        inside = {loop.name for loop in self.thread_serial_loops[depth + 1 :]}
+        order = [loop.name for loop in self.thread_serial_loops]
+        inside = set(order[order.index(under) + 1 :] if under in order else order)
         inside |= {loop.name for loop in self.loops if loop.level is Level.INSTRUCTION}
         return tuple(
             loop

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from tilewright.bench.records import Record, recorded, recorded_folder
+from tilewright.bench import records
+from tilewright.bench.records import Record, recorded
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError, UnknownName
@@ -83,7 +84,7 @@ def predicted_figure(
 def suite_figure(rung: Rung, size: Size, dtype: str, spec: DeviceSpec) -> Figure | None:
     """The newest figure of a rung in a suite, which benchmarks/against_cublas.py recorded beside cuBLAS in bursts, as
     the ladders are timed; None if there is none."""
-    found = [figure for asked, figure in _figures(recorded_folder()) if asked == (rung.name, size, dtype)]
+    found = [figure for asked, figure in _figures(records.recorded_folder()) if asked == (rung.name, size, dtype)]
     return max((one for one in found if _is_of(one.device, spec)), key=lambda one: one.date, default=None)
 
 

@@ -34,8 +34,8 @@ def sharing(c: Any) -> Column:
 
 
 def fragments_of(config: Any) -> Column:
-    """Fragments of 64 rows of a warpgroup."""
-    return rows_of(config) // (INSTRUCTION_ROWS * sharing(config))
+    """Fragments of 64 rows of a warpgroup; one where a tile has too few rows for them, which laws refuse."""
+    return np.maximum(1, rows_of(config) // (INSTRUCTION_ROWS * sharing(config)))
 
 
 def promotes_in_turn(config: Any) -> Column:

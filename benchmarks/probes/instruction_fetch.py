@@ -13,62 +13,25 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ffma_loop
 import numpy as np
+from ffma_loop import SUMS, WARPS_A_SCHEDULER
 
-from tilewright.artifacts import Cubin, CudaSource, Parameter
+from tilewright.artifacts import Cubin, CudaSource
 from tilewright.bench.records import command, commit, now
-from tilewright.dtypes import F32, I32
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda
 
 LENGTHS = (512, 1024, 1536, 1792, 1984, 2048, 2176, 2304, 2560, 3072, 4096)
-WARPS_A_SCHEDULER = (1, 2, 4)
 FFMAS = 1 << 18
 """That each warp runs in all."""
-SUMS, FACTORS = 64, 8
+FACTORS = 8
 
 
 def source(length: int, warps: int) -> CudaSource:
-    """Warps of one block, which all schedulers share."""
-    lines = "\n".join(
-        f"        sums[{i % SUMS}] = fmaf(left[{i // SUMS % FACTORS}], right[{i // 8 % FACTORS}], sums[{i % SUMS}]);"
-        for i in range(length)
-    )
-    text = f"""
-extern "C" __global__ void __launch_bounds__({warps * 32}, 1)
-multiply_adds(const float* __restrict__ values, float* __restrict__ out, int* __restrict__ clocks, int rounds)
-{{
-    float sums[{SUMS}], left[{FACTORS}], right[{FACTORS}];
-    #pragma unroll
-    for (int i = 0; i < {SUMS}; ++i) sums[i] = values[i * 32 + threadIdx.x % 32];
-    #pragma unroll
-    for (int i = 0; i < {FACTORS}; ++i) {{
-        left[i] = values[i * 64 + threadIdx.x % 32];
-        right[i] = values[i * 64 + threadIdx.x % 32 + 32];
-    }}
-    __syncthreads();
-    const int start = clock();
-    #pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {{
-{lines}
-    }}
-    __syncthreads();
-    const int end = clock();
-    float all = 0;
-    #pragma unroll
-    for (int i = 0; i < {SUMS}; ++i) all += sums[i];
-    out[blockIdx.x * blockDim.x + threadIdx.x] = all;
-    if (threadIdx.x == 0) clocks[blockIdx.x] = end - start;
-}}
-"""
-    pointers = (
-        Parameter("values", F32, is_pointer=True),
-        Parameter("out", F32, is_pointer=True),
-        Parameter("clocks", I32, is_pointer=True),
-    )
-    return CudaSource(text, "multiply_adds", (*pointers, Parameter("rounds", I32)), warps * 32, 0)
+    return ffma_loop.source(length, warps, FACTORS, lambda i: (i // SUMS % FACTORS, i // 8 % FACTORS))
 
 
 def clocks(gpu: Gpu, made: CudaSource, cubin: Cubin, length: int, warps: int) -> float:

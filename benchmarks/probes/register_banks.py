@@ -20,11 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import ffma_loop
 import numpy as np
+from ffma_loop import SUMS, WARPS_A_SCHEDULER
 
-from tilewright.artifacts import Cubin, CudaSource, Parameter
+from tilewright.artifacts import Cubin, CudaSource
 from tilewright.bench.records import command, commit, now
-from tilewright.dtypes import F32, I32
 from tilewright.ladders import find_rung
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import load
@@ -34,8 +35,7 @@ from tilewright.toolchain import build
 
 FFMAS = 2048
 ROUNDS = 64
-SUMS, FACTORS = 64, 16
-WARPS_A_SCHEDULER = (1, 2, 4)
+FACTORS = 16
 REUSE_BIT = 122
 """Of the first source; the other two follow. Found with nvdisasm, as are the places of the registers."""
 
@@ -53,46 +53,9 @@ class Multiply:
 
 
 def source(warps: int) -> CudaSource:
-    """Warps of one block, which all schedulers share."""
-    # Written out: a loop of so many is not unrolled whole. By fmaf, or the products would be moved out of the loop.
-    lines = "\n".join(
-        f"        sums[{i % SUMS}] = "
-        f"fmaf(left[{(i + i // SUMS) % FACTORS}], right[{(i // 8 + i // SUMS) % FACTORS}], sums[{i % SUMS}]);"
-        for i in range(FFMAS)
+    return ffma_loop.source(
+        FFMAS, warps, FACTORS, lambda i: ((i + i // SUMS) % FACTORS, (i // 8 + i // SUMS) % FACTORS)
     )
-    text = f"""
-extern "C" __global__ void __launch_bounds__({warps * 32}, 1)
-multiply_adds(const float* __restrict__ values, float* __restrict__ out, int* __restrict__ clocks, int rounds)
-{{
-    float sums[{SUMS}], left[{FACTORS}], right[{FACTORS}];
-    #pragma unroll
-    for (int i = 0; i < {SUMS}; ++i) sums[i] = values[i * 32 + threadIdx.x % 32];
-    #pragma unroll
-    for (int i = 0; i < {FACTORS}; ++i) {{
-        left[i] = values[i * 64 + threadIdx.x % 32];
-        right[i] = values[i * 64 + threadIdx.x % 32 + 32];
-    }}
-    __syncthreads();
-    const int start = clock();
-    #pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {{
-{lines}
-    }}
-    __syncthreads();
-    const int end = clock();
-    float all = 0;
-    #pragma unroll
-    for (int i = 0; i < {SUMS}; ++i) all += sums[i];
-    out[blockIdx.x * blockDim.x + threadIdx.x] = all;
-    if (threadIdx.x == 0) clocks[blockIdx.x] = end - start;
-}}
-"""
-    pointers = (
-        Parameter("values", F32, is_pointer=True),
-        Parameter("out", F32, is_pointer=True),
-        Parameter("clocks", I32, is_pointer=True),
-    )
-    return CudaSource(text, "multiply_adds", (*pointers, Parameter("rounds", I32)), warps * 32)
 
 
 def multiplies(image: bytes) -> list[tuple[int, Multiply]]:

@@ -34,7 +34,7 @@ def sharing(c: Any) -> Column:
 
 
 def fragments_of(config: Any) -> Column:
-    """Fragments of 64 rows of a warpgroup; one where a tile has too few rows for them, which laws refuse."""
+    """Fragments of 64 rows of a warpgroup; one where a tile has less than each needs, which laws refuse."""
     return np.maximum(1, rows_of(config) // (INSTRUCTION_ROWS * sharing(config)))
 
 

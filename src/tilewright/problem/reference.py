@@ -129,8 +129,10 @@ def memory_bytes() -> int | None:
 
 def as_multiplied(operands: Operands, name: OperandName) -> Array:
     """The logical matrix of A or B rounded as the problem asks before it is multiplied, float64."""
-    multiplied = operands.gemm.factor_format(name)
-    rounded: Array = multiplied.decode(multiplied.encode(operands.matrix(name))).astype(np.float64)
+    multiplied, values = operands.gemm.factor_format(name), operands.matrix(name)
+    if multiplied is not operands.gemm.operand(name).dtype:
+        values = multiplied.decode(multiplied.encode(values))
+    rounded: Array = values.astype(np.float64)
     return rounded
 
 

@@ -123,7 +123,9 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
         bias_along(views.bias.shape, product)
     for name, view in operands:
         check_shape(name, view, product)
-    if (product.n % 2 or product.one_column) and any(True for value in options.values for _ in rotations_of(value)):
+    # The functions first: torch.compile, with symbols for sizes, compiles for each answer to what is asked of n.
+    rotates = any(True for value in options.values for _ in rotations_of(value))
+    if rotates and (product.n % 2 or product.one_column):
         raise ShapeError(
             f"A result of shape {product.shape} has an odd number of columns, and the epilogue turns pairs of them."
         )

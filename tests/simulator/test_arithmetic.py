@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, F64, Array, DType
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, F64, Array, DType
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Op
 from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic, round_to_odd
@@ -161,6 +161,17 @@ def test_a_cast_from_float64_to_bf16_is_rounded_once() -> None:
     assert FLOATS.cast(above, BF16).tolist() == [1 + 2.0**-7]
 
 
+def test_every_float64_near_a_tie_of_bf16_is_cast_as_its_exact_value() -> None:
+    """Two float32 numbers on each side of a tie, and what lies between them, with both last bits of bf16."""
+    ties = np.array([float.fromhex("0x1.01p0"), float.fromhex("0x1.03p0"), float.fromhex("0x1.fdp-126")])
+    steps = np.array([-2, -1, 0, 1, 2])[:, None] * 2.0**-23 * np.exp2(np.floor(np.log2(ties)))
+    off = np.array([0, 1e-30, -1e-30, 0.4, -0.4, 0.6, -0.6])[:, None, None] * 2.0**-24
+    values = np.concatenate([sign * (ties + steps + off * ties).reshape(-1) for sign in (1, -1)])
+    for value, got in zip(values, FLOATS.cast(values, BF16), strict=True):
+        unit = Fraction(2) ** (int(np.floor(np.log2(abs(value)))) - 7)
+        assert Fraction(float(got)) == round(Fraction(float(value)) / unit) * unit, value.hex()
+
+
 def test_operators_round_to_their_dtype() -> None:
     third = FLOATS.binary(Op.DIV, np.float32([1.0]), np.float32([3.0]), F32)
     assert third.dtype == np.float32 and third[0] == np.float32(1) / np.float32(3)
@@ -195,6 +206,12 @@ class TestModular:
     def test_gaps_become_a_residue_that_shows(self) -> None:
         numbers = ModularArithmetic(97)
         assert numbers.import_storage(np.float32([1, np.nan, -1]), F32).tolist() == [1, 97 // 3, 96]
+
+    @pytest.mark.parametrize("dtype", [F32, F16, BF16, E4M3, E5M2], ids=str)
+    def test_what_is_stored_is_the_residue_of_its_value(self, dtype: DType) -> None:
+        values = np.float32([0, 1, -1, 2, -4, 14, 64, -96])
+        stored = dtype.encode(values)
+        assert ModularArithmetic(97).import_storage(stored, dtype).tolist() == [int(value) % 97 for value in values]
 
     def test_fractions_are_refused(self) -> None:
         with pytest.raises(SimulationError, match=r"0\.5 is not an integer"):

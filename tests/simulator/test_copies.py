@@ -247,3 +247,40 @@ def test_counters_move_on_after_each_iteration(inner: tuple[Stmt, ...]) -> None:
     operands = make_operands(gemm)
     rows = operands.a.reshape(4, 32)
     assert (simulate(kernel(body, gemm=gemm), operands).c.reshape(4, 32) == rows[[1, 2, 0, 1]]).all()
+
+
+@pytest.mark.parametrize("least", [-1, 0, 1])
+@pytest.mark.parametrize("most", [3, 4, 5])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_copy_reads_as_many_elements_as_it_is_told_of_0_to_its_width(least: int, most: int, guarded: bool) -> None:
+    """Threads 0 to 7 are told `least` elements, 8 to 15 `most`, all others 2; with a guard only 1 to 14 copy at all."""
+    tile, x = shared("tile", 128), registers("x", 4)
+    told = Select(less(THREAD, 8), as_expr(least), Select(less(THREAD, 16), as_expr(most), as_expr(2)))
+    inside = Binary(Op.LAND, Binary(Op.GE, THREAD, as_expr(1)), less(THREAD, 15))
+    copies = Move(
+        at(tile, THREAD * 4),
+        Ref(A, (THREAD * 4,)),
+        width=4,
+        asynchronous=True,
+        valid=told,
+        guard=inside if guarded else None,
+    )
+    read = (Move(at(x, 0), at(tile, THREAD * 4), width=4), Move(Ref(C, (THREAD * 4,)), at(x, 0), width=4))
+    body = (Alloc(x), copies, CommitCopies(), WaitCopies(0), Barrier("there"), *read)
+    gemm = Gemm(1, 128, 128)
+    operands = make_operands(gemm)
+    made = kernel(body, block=(32, 1, 1), shared_buffers=(tile,), gemm=gemm)
+    run = simulate(made, operands, on_finding="collect")
+    wrong = [lane for lane in range(32) if (not guarded or 1 <= lane < 15)]
+    wrong = [lane for lane in wrong if not 0 <= (least if lane < 8 else most if lane < 16 else 2) <= 4]
+    sizes = [one for one in run.findings if one.kind is Kind.COPY_SIZE]
+    assert [one.where.lanes for one in sizes] == ([tuple(wrong)] if wrong else [])
+    if wrong:
+        size = least if wrong[0] < 8 else most
+        assert sizes[0].headline == f"A copy of 4 element(s) of A is told to read {size} of them."
+        return
+    for lane in range(32):
+        if not guarded or 1 <= lane < 15:
+            count = least if lane < 8 else most if lane < 16 else 2
+            expected = [*operands.a[lane * 4 : lane * 4 + count], *[0.0] * (4 - count)]
+            assert run.c[lane * 4 : lane * 4 + 4].tolist() == expected

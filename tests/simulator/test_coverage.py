@@ -2,10 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from tests.mutations.test_told import KERNELS, faults
+from tilewright.dtypes import Array
 from tilewright.ir.expr import Const, Op, Var, binary
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Body, For, Move, Stmt
 from tilewright.ir.visit import rewrite
 from tilewright.ladders import find_rung
+from tilewright.problem import Gemm, make_operands
+from tilewright.problem.reference import view
+from tilewright.simulator import simulate
 from tilewright.simulator.coverage import miscounts
 from tilewright.toolchain import Build, build
 
@@ -63,3 +72,39 @@ def test_a_column_that_is_never_stored_is_said_to_be_so() -> None:
     found = miscounts(changed(two, never), two.gemm)
     assert {(element.row, element.column) for element in found} == {(row, 3) for row in range(4)}
     assert all(element.block is None and "no thread stores it" in element.text for element in found)
+
+
+def times_summed(kernel: Kernel, gemm: Gemm) -> Array:
+    """How often each element of C sums each k, (m, n, k): of an A that is 1 at this k and a B of ones."""
+    found = []
+    for k in range(gemm.k):
+        operands = make_operands(gemm)
+        view(gemm, "A", operands.a)[...] = np.arange(gemm.k) == k
+        view(gemm, "B", operands.b)[...] = 1
+        run = simulate(kernel, operands, listeners=(), detectors=False, on_finding="collect")
+        found.append(view(gemm, "C", run.c).copy())
+    return np.stack(found, axis=2)
+
+
+@pytest.mark.parametrize("name", ["naive", "tiled", "tiled by quads"])
+def test_what_is_said_to_be_missing_and_repeated_is(name: str) -> None:
+    """Against the sums of one k at a time, for every fault that can be planted and leaves whole sums."""
+    kernel, gemm = KERNELS[name]()
+    seen = 0
+    for what, broken in faults(kernel):
+        if what.startswith("left out: for"):
+            continue
+        times = times_summed(broken, gemm)
+        told = miscounts(broken, gemm)
+        if not np.isfinite(times).all():  # what was never written is no sum
+            assert told, what
+            continue
+        off = [(int(row), int(column)) for row, column in np.argwhere((times != 1).any(axis=2))]
+        assert [(one.row, one.column) for one in told] == off[:16], what
+        for one in told:
+            count = times[one.row, one.column]
+            missing, repeated = (tuple(np.flatnonzero(count == wrong).tolist()) for wrong in (0, 2))
+            if len(missing) + len(repeated) <= 2 and set(count.tolist()) <= {0, 1, 2}:
+                assert (one.missing, one.repeated) == (missing, repeated), what
+                seen += 1
+    assert seen

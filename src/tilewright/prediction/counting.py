@@ -13,11 +13,12 @@ from math import ceil, prod
 from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
 from tilewright.ir.clusters import neighbours
-from tilewright.ir.expr import Const
+from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
-from tilewright.ir.stmt import For
-from tilewright.ir.visit import Path, walk
+from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.stmt import Alloc, Assign, For, Let, Move
+from tilewright.ir.visit import Path, variables, walk
 from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.plan import plan_of
@@ -68,6 +69,9 @@ def work_of(built: Build) -> Work:
         _Line(one.what, {n: max(0.0, one[n] - steps * step[n]) for n in _NAMES})
         for one, step in zip(few, each, strict=True)
     ]
+    kept = kept_in_registers(kernel)
+    rest += [line for line in each if line.what.path in kept]
+    each = [line for line in each if line.what.path not in kept]
     instruction = program.tensorized.instruction if program.tensorized is not None else None
     warps = ceil_div(kernel.threads_per_block, 32)
     halves = _HALVES if _alternates(program) else 1
@@ -89,6 +93,35 @@ def work_of(built: Build) -> Work:
         sums="f32" if instruction is None else str(instruction.accumulate),
         code=_code(each, kernel, warps) if instruction is None else 0,
     )
+
+
+def kept_in_registers(kernel: Kernel) -> set[Path]:
+    """Loads and stores of an element of global memory that all turns of a loop share: the compiler loads it before the
+    loop and stores it behind. Machine code of te/0 has neither in its loop."""
+    found: set[Path] = set()
+    for path, loop in walk(kernel.body):
+        if len(path) > 1 or not isinstance(loop, For):
+            continue
+        inside = list(walk(loop.body, path))
+        if not all(isinstance(stmt, Let | Alloc | Assign | Move | For) for _, stmt in inside):
+            continue  # a barrier, or what other threads may hear of
+        names: dict[str, Expr] = {}
+        turned = {loop.var}
+        places: dict[str, dict[Path, Expr | None]] = {}
+        for at, stmt in inside:
+            if isinstance(stmt, Let):
+                names[stmt.name] = substitute(stmt.value, names)
+            elif isinstance(stmt, For):
+                turned.add(stmt.var)
+            elif isinstance(stmt, Move):
+                ref = stmt.src if stmt.src.buffer.space is not Space.REGISTER else stmt.dst
+                flat = simplify(substitute(ref.flat, names)) if stmt.guard is None else None
+                places.setdefault(ref.buffer.name, {})[at] = flat if ref.buffer.space is Space.GLOBAL else None
+        for accesses in places.values():
+            first, *others = accesses.values()
+            if first is not None and all(one == first for one in others) and turned.isdisjoint(variables(first)):
+                found |= accesses.keys()
+    return found
 
 
 def _code(steps: Sequence[_Line], kernel: Kernel, warps: int) -> int:

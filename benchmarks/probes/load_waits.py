@@ -82,8 +82,8 @@ extern "C" __global__ void __launch_bounds__({warps * 32}, 1)
 stores(float* __restrict__ data, float* __restrict__ out, int* __restrict__ told, int rows)
 {{
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float* base = data + (blockIdx.x * {warps}LL + warp) * 32 * {PITCH_BYTES // 4}LL + lane / {lanes} * {PITCH_BYTES // 4}LL
-        + lane % {lanes};
+    const long long row = (blockIdx.x * {warps}LL + warp) * 32 + lane / {lanes};
+    float* base = data + row * {PITCH_BYTES // 4} + lane % {lanes};
     __syncthreads();
     const int start = clock();
     #pragma unroll 8

@@ -16,10 +16,15 @@ MOST_NESTED = 100
 """Lists and objects of a JSON text inside each other."""
 
 
+def is_ordinary(path: Path) -> bool:
+    """Whether it is no pipe or device, which might never end. What is not there, or is a folder, is none: opening it
+    says so."""
+    return not path.exists() or stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)
+
+
 def check_ordinary(path: Path) -> None:
-    """Raise TilewrightError for a pipe or a device, which might never end. What is not there, or is a folder, passes:
-    opening it says so."""
-    if path.exists() and not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+    """Raise TilewrightError for a pipe or a device."""
+    if not is_ordinary(path):
         raise TilewrightError(f"{str(path)!r} is not an ordinary file.")
 
 
@@ -27,6 +32,15 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
     """The text of an ordinary file, in UTF-8. Raises OSError, UnicodeDecodeError, and TilewrightError for a pipe."""
     check_ordinary(path)
     return path.read_text(encoding="utf-8", errors=errors)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of an ordinary file, which is made if it is not there. Raises OSError, and TilewrightError for a
+    pipe, whose reader might never come."""
+    check_ordinary(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def parse_json(text: str) -> Any:

@@ -44,6 +44,7 @@ KERNELS: dict[str, tuple[Callable[[], tuple[Kernel, Gemm]], Block]] = {
     "ring": (lambda: (ring(), Gemm(72, 64, 192, dtype=BF16, out=BF16)), (0, 0, 0)),
     "ring of a cluster": (lambda: (ring(cluster=2), Gemm(128, 64, 320, dtype=BF16, out=BF16)), (1, 0, 0)),
     "cp.async": (lambda: of_rung("swizzle/async_copy", 20, 130, 36), (1, 0, 0)),
+    "two warpgroups": (lambda: of_rung("hopper/4", 128, 256, 192), (0, 0, 0)),
     "mma": (lambda: of_rung("ampere/4", 132, 40, 96), (0, 0, 0)),
 }
 

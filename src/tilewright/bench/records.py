@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.files import parse_json, read_text
+from tilewright.files import append_text, parse_json, read_text
 
 FORMAT = 1
 
@@ -95,10 +95,7 @@ def now() -> str:
 
 def write(path: Path, records: Iterable[Record]) -> None:
     """Append records to a file of JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(asdict(record)) + "\n")
+    append_text(path, "".join(json.dumps(asdict(record)) + "\n" for record in records))
 
 
 def read(path: Path) -> list[Record]:

@@ -11,6 +11,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
 from tilewright.errors import TilewrightError
+from tilewright.files import read_text
 from tilewright.planning.on_paper import version_of
 from tilewright.units import counted
 from tilewright.winners.database import Database
@@ -74,7 +75,7 @@ def export(
 def import_(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` wrote.")]) -> int:
     """Take over winners that are new or faster than yours."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_text(file).splitlines()
     except UnicodeDecodeError:
         raise TilewrightError(
             f"{str(file)!r} is not a text.", hint="`tilewright database export` writes such files."

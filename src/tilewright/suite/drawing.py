@@ -14,6 +14,7 @@ from math import exp, log
 from pathlib import Path
 
 from tilewright.errors import TilewrightError
+from tilewright.files import read_text
 from tilewright.problem.formats import FP8
 from tilewright.suite.problems import Problem, problems
 
@@ -60,24 +61,23 @@ class Drawn:
 def layers_of(path: Path) -> tuple[Layer, ...]:
     """The layers of a CSV file with columns model, out_features, in_features. Raises TilewrightError."""
     found = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            try:
-                layer = Layer(str(row["model"]), int(row["out_features"]), int(row["in_features"]))
-            except (KeyError, TypeError, ValueError):
-                layer = Layer("", 0, 0)
-            if min(layer.out_features, layer.in_features) < 1:
-                raise TilewrightError(
-                    f"{path.name}: {dict(row)!r} is not a layer.",
-                    hint="a CSV file whose first line is model,out_features,in_features.",
-                )
-            found.append(layer)
+    for row in csv.DictReader(read_text(path).splitlines()):
+        try:
+            layer = Layer(str(row["model"]), int(row["out_features"]), int(row["in_features"]))
+        except (KeyError, TypeError, ValueError):
+            layer = Layer("", 0, 0)
+        if min(layer.out_features, layer.in_features) < 1:
+            raise TilewrightError(
+                f"{path.name}: {dict(row)!r} is not a layer.",
+                hint="a CSV file whose first line is model,out_features,in_features.",
+            )
+        found.append(layer)
     return tuple(found)
 
 
 def tokens_of(path: Path) -> tuple[int, ...]:
     """The token counts of a text file, separated by white space. Raises TilewrightError."""
-    words = path.read_text(encoding="utf-8").split()
+    words = read_text(path).split()
     wrong = next((word for word in words if not word.isdecimal() or not int(word)), None)
     if wrong is not None or not words:
         raise TilewrightError(

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
-from tilewright.files import parse_json, read_text
+from tilewright.files import append_text, parse_json, read_text
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
@@ -96,9 +96,7 @@ def append_row(path: Path, row: SweepRow) -> None:
 
 
 def _append(path: Path, data: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(data, separators=(",", ":")) + "\n")
+    append_text(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> Iterator[tuple[Origin, SweepRow]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import LaunchError, TilewrightError, UnknownName
+from tilewright.files import read_text
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.claims import LEASE_S, Claims
@@ -62,7 +63,7 @@ def listed(path: Path) -> tuple[Listed, ...]:
     once, in the order of the file. Raises TilewrightError."""
     found: dict[Listed, None] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except OSError as failure:
         raise TilewrightError(f"{path} cannot be read: {failure.strerror}.") from None
     for number, row in enumerate(csv.DictReader(lines), 2):

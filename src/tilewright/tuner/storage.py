@@ -13,6 +13,7 @@ import platformdirs
 
 from tilewright import extras
 from tilewright.errors import TilewrightError
+from tilewright.files import append_text
 from tilewright.winners.winner import without_password
 
 _WAIT_S = 20.0
@@ -92,9 +93,7 @@ def _without_waiting_for_the_disk(connection: Any, record: object) -> None:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab"):
-            pass
+        append_text(path, "")
     except OSError as failure:
         raise TilewrightError(
             f"The study cannot be kept in {str(path)!r}: {failure.strerror or failure}.",

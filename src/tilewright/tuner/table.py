@@ -24,7 +24,7 @@ from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.files import parse_json
+from tilewright.files import append_text, parse_json, read_text
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.suite.problems import ORDERS, Problem
 from tilewright.tuner.measure import GpuLost
@@ -241,17 +241,14 @@ class Table:
     def _write(self, problem: Problem, what: Mapping[str, Any]) -> None:
         line = {"format": FORMAT, "problem": str(problem), "device": self.spec.name, "sources": sources_version()}
         origin = {"commit": records.commit(), "command": records.command(), "date": records.now()}
-        self.record.parent.mkdir(parents=True, exist_ok=True)
-        with self.record.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**line, **what, **origin}) + "\n")
+        append_text(self.record, json.dumps({**line, **what, **origin}) + "\n")
 
     def _read(self) -> None:
         """What runs of the same sources on the same kind of device have left."""
         by_name = {str(problem): problem for problem in self.problems}
-        text = self.record.read_text(encoding="utf-8") if self.record.is_file() else ""
+        text = read_text(self.record) if self.record.exists() else ""
         if text and not text.endswith("\n"):
-            with self.record.open("a", encoding="utf-8") as file:
-                file.write("\n")
+            append_text(self.record, "\n")
         for line in text.splitlines():
             try:
                 data = parse_json(line)

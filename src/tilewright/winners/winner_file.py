@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
+from tilewright.files import is_ordinary
 from tilewright.winners.old_lines import RetiredKernel
 from tilewright.winners.winner import NewerFormat, Winner
 
@@ -105,6 +106,8 @@ class WinnerFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             elif not self.path.exists():
                 raise Empty
+            if not is_ordinary(self.path):  # SQLite would wait for whoever writes into a pipe
+                raise Unavailable("it is not an ordinary file")
             with self._opened(writing) as connection:
                 self._check_schema(connection, writing)
                 return work(connection)

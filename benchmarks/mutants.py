@@ -201,7 +201,8 @@ def verdicts(mutants: Sequence[Mutant], meets: Mapping[str, list[str]], seconds:
     out = WORK / f"verdicts_{SOURCES_DIGEST}.jsonl"
     chosen: dict[str, list[str]] = {}
     for _ in range(_TURNS):
-        sound = {name: [test for test in tests if test not in _unsound(out)] for name, tests in meets.items()}
+        unsound = _unsound(out)
+        sound = {name: [test for test in tests if test not in unsound] for name, tests in meets.items()}
         chosen = {m.name: within_budget(_in_turn(m, sound[m.name], seconds), seconds) for m in mutants}
         known = _known(out)
         left = [mutant for mutant in mutants if not _is_settled(known.get(mutant.name), chosen[mutant.name], seconds)]

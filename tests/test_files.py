@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tilewright.bench import records
+from tilewright.cli.main import main as cli
 from tilewright.errors import TilewrightError
-from tilewright.files import MOST_NESTED, parse_json, read_text, replace_file
+from tilewright.files import MOST_NESTED, append_text, parse_json, read_text, replace_file
+from tilewright.suite import drawing, sweep
+from tilewright.tuner import fleet
+from tilewright.winners.database import Database
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -47,11 +53,46 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     assert victim.read_text() == "mine" and not (tmp_path / "file").exists()
 
 
+READERS: dict[str, Callable[[Path], object]] = {
+    "records": records.read,
+    "sweep": lambda path: list(sweep.read(path)),
+    "layers": drawing.layers_of,
+    "token counts": drawing.tokens_of,
+    "listed problems": fleet.listed,
+    "winners": lambda path: cli(["database", "import", str(path)]),
+    "snapshot": lambda path: cli(["gate", str(path), "--snapshot", str(path)]),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_waits_for_who_writes_into_a_pipe(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    try:
+        assert READERS[name](tmp_path / "pipe") == 1
+    except TilewrightError as refused:
+        assert "is not an ordinary file" in str(refused)
+    else:
+        assert "ordinary file" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_a_database_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    database = Database(tmp_path / "pipe", shipped=())
+    assert database.winners() == []
+    assert database.problem is not None and "not an ordinary file" in database.problem
+
+
 @pytest.mark.timeout(60)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TilewrightError, match="is not an ordinary file"):
         read_text(tmp_path / "pipe")
+    with pytest.raises(TilewrightError, match="is not an ordinary file"):
+        append_text(tmp_path / "pipe", "more")
     with pytest.raises(IsADirectoryError):
         read_text(tmp_path)
     with pytest.raises(FileNotFoundError):

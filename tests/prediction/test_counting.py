@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tilewright.dtypes import BF16
+from tilewright.ir.expr import Var, as_expr
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Barrier, Body, For, Move
+from tilewright.ir.visit import edited, walk
 from tilewright.kernels.wgmma_presets import at_depth, one_tile
 from tilewright.kernels.work import Access, Work
 from tilewright.ladders import find_rung
-from tilewright.prediction.counting import work_of
+from tilewright.prediction.counting import kept_in_registers, work_of
 from tilewright.problem import Gemm
 from tilewright.toolchain import build
 
@@ -59,6 +64,33 @@ def test_copies_ahead_are_seen_in_the_schedule() -> None:
 def test_a_thread_loads_as_many_values_at_a_time_as_it_has_registers_for() -> None:
     assert work("hopper/1").load_groups == 4  # 16 loads of 16 bytes, in machine code 4 at a time
     assert (work("worklog/10").load_groups, work("te/2b").load_groups) == (2, 1)
+
+
+def test_what_all_turns_of_a_loop_share_is_kept_in_a_register() -> None:
+    """The sum of te/0 is an element of C, which its loop over k reads and writes: machine code does so once."""
+    found = work("te/0")
+    assert {one.name for one in found.step.accesses} == {"A", "B"}
+    once = {one.kind: one.requests for one in found.rest.accesses if one.name == "C"}
+    assert once == {"load": 32, "store": 64}  # and before the loop what beta says
+    for name in ("te/1", "worklog/6", "hopper/2"):
+        rung = find_rung(name)
+        assert not kept_in_registers(build(rung.gemm(4096, 4096, 4096), rung).kernel)
+
+
+def test_an_element_that_moves_on_is_loaded_each_turn() -> None:
+    whole = build(find_rung("te/0").gemm(1024, 1024, 1024), find_rung("te/0")).kernel
+    (path, loop) = next((path, stmt) for path, stmt in walk(whole.body) if isinstance(stmt, For))
+    assert len(kept_in_registers(whole)) == 2
+
+    def with_stores(change: Callable[[Move], Body]) -> Kernel:
+        stores = {at for at, stmt in walk(loop.body, path) if isinstance(stmt, Move) and stmt.dst.buffer.name == "C"}
+        (store,) = stores
+        return replace(whole, body=edited(whole.body, store, lambda stmt: change(stmt)))  # type: ignore[arg-type]
+
+    moved = with_stores(lambda stmt: (replace(stmt, dst=replace(stmt.dst, index=(*stmt.dst.index[:-1], Var("k")))),))
+    guarded = with_stores(lambda stmt: (replace(stmt, guard=as_expr(1)),))
+    heard = with_stores(lambda stmt: (stmt, Barrier()))
+    assert not kept_in_registers(moved) and not kept_in_registers(guarded) and not kept_in_registers(heard)
 
 
 def test_products_are_awaited_where_nobody_else_copies() -> None:

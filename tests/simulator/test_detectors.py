@@ -368,6 +368,18 @@ class TestBounds:
             assert (Kind.OVERFLOW in {f.kind for f in run.findings}) is expected
             assert run.completed is not expected
 
+    @pytest.mark.parametrize("beyond", [0, 1, 2])
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_the_last_integers_that_32_bits_hold(self, sign: int, beyond: int) -> None:
+        """Lane 31 alone is `beyond` the largest or the least integer."""
+        first = 2**31 - 1 - 31 + beyond if sign > 0 else -(2**31) + 31 - beyond
+        x = registers("x")
+        place = Binary(Op.AND, THREAD * sign + Const(first, I32), as_expr(31))
+        run = simulate(
+            kernel((Alloc(x), Move(at(x), Ref(A, (place,))))), make_operands(Gemm(64, 1, 1)), on_finding="collect"
+        )
+        assert [one.where.lanes for one in run.findings] == ([tuple(range(32 - beyond, 32))] if beyond else [])
+
     @pytest.mark.parametrize("op", [Op.DIV, Op.MOD, Op.SHR, Op.MIN])
     def test_an_operand_that_32_bits_cannot_hold_though_the_result_fits(self, op: Op) -> None:
         """What leaves 32 bits on the way into a division, a shift to the right or a minimum decides its result."""

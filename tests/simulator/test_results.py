@@ -291,3 +291,23 @@ def test_the_order_of_a_broken_kernel_shows_in_its_result() -> None:
     unlucky = simulate(broken, operands, detectors=False, schedule="warps", seed=3)
     assert (matrix(operands, lucky.c) == in_order(operands)).all()
     assert not check(operands, matrix(operands, unlucky.c)).ok
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_move_between_registers_moves_each_of_its_elements(width: int, guarded: bool) -> None:
+    """From the second element of the one to the first of the other; guarded lanes get zeros."""
+    x, y = registers("x", 8), registers("y", 8)
+    guard = Binary(Op.LT, THREAD, as_expr(5)) if guarded else None
+    body = (
+        *(Alloc(x), Alloc(y)),
+        *(Assign(at(x, i), Cast(F32, THREAD * 10 + i)) for i in range(8)),
+        *(Assign(at(y, i), real(-1)) for i in range(8)),
+        Move(at(y, 0), at(x, 1), width=width, guard=guard),
+        *(Move(Ref(C, (THREAD * 8 + i,)), at(y, i)) for i in range(8)),
+    )
+    gemm = Gemm(1, 256, 1)
+    run = simulate(kernel(tuple(body), block=(32, 1, 1), gemm=gemm), make_operands(gemm))
+    for lane, found in enumerate(run.c.reshape(32, 8).tolist()):
+        moved = [lane * 10.0 + 1 + i if not guarded or lane < 5 else 0.0 for i in range(width)]
+        assert found == [*moved, *[-1.0] * (8 - width)]

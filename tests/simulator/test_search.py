@@ -7,18 +7,22 @@ from functools import partial
 
 import numpy as np
 import pytest
-from simulated_kernels import THREAD_X, C, at, kernel, registers
+from simulated_kernels import THREAD_X, C, at, kernel, naive, registers
 
-from tilewright.dtypes import F32
-from tilewright.ir.async_stmt import TeamBarrier
+from tests.mutations.broken import edited
+from tests.mutations.test_told import KERNELS
+from tilewright.dtypes import BF16, F32
+from tilewright.ir.async_stmt import SignalFlag, TeamBarrier, WaitFlag
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Cast, Const, Op, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, If, Move
+from tilewright.ir.visit import walk
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, search_orders, simulate
 from tilewright.simulator.journal import Effect, Role
 from tilewright.simulator.search.explore import Order, explore
+from tilewright.simulator.search.orders import OrderSearch
 from tilewright.simulator.stepped import Actor
 
 Act = tuple[str, int, int]
@@ -202,3 +206,37 @@ def test_orders_that_give_other_bits() -> None:
     found = search_orders(racing, operands, detectors=False)
     assert not found.errors and not found.same_bits and not found.ok
     assert "two of them give different bits" in str(found)
+
+
+@pytest.mark.parametrize("part_of_k", [64, 128])
+def test_blocks_that_flags_order_are_searched_together(part_of_k: int) -> None:
+    """Sums in order, of two blocks or one that has all of k: of two, one waits for the flag of the other."""
+    whole, _ = KERNELS["ordered sums"]()
+    gemm = Gemm(64, 128, 128, BF16, out=BF16)
+    operands, done = make_operands(gemm), []
+
+    def searched(one: Kernel) -> OrderSearch:
+        return search_orders(
+            one,
+            operands,
+            part_of_k=part_of_k,
+            resident_blocks=2,
+            most_orders=20,
+            progress=lambda at, of: done.append((at, of)),
+        )
+
+    found = searched(whole)
+    assert found.ok and found.complete and found.blocks == 1 and done == [(1, 1)]
+    for kind, wrong in ((WaitFlag, Kind.RACE), (SignalFlag, Kind.DEADLOCK)):
+        paths = [path for path, stmt in walk(whole.body) if isinstance(stmt, kind)]
+        without = [searched(edited(whole, path, lambda _: ())) for path in paths]
+        kinds = {finding.kind for one in without for finding in one.errors}
+        assert (wrong in kinds) == (part_of_k == 64), kind
+
+
+def test_progress_is_told_for_each_block() -> None:
+    done: list[tuple[int, int]] = []
+    search_orders(
+        naive(side=8), make_operands(Gemm(9, 17, 2)), progress=lambda at, of: done.append((at, of)), most_orders=2
+    )
+    assert done == [(at, 6) for at in range(1, 7)]

@@ -336,8 +336,8 @@ def check() -> int:
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--packages", nargs="+", choices=PACKAGES, default=list(PACKAGES))
-    asked.add_argument("--sample", type=int, default=25, help="mutants of each package")
-    asked.add_argument("--seed", type=int, default=777)
+    asked.add_argument("--sample", type=int, default=30, help="mutants of each package")
+    asked.add_argument("--seed", type=int, default=20261201)
     asked.add_argument("--tests", nargs="+", default=TESTS, help="files and folders of tests")
     asked.add_argument("--named", action="store_true", help="only those of benchmarks/mutants_named.json")
     asked.add_argument("--write", action="store_true", help="the record, and the table of CONTRIBUTING.md")

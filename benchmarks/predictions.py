@@ -4,6 +4,7 @@ python benchmarks/predictions.py --write            # from the recorded inputs o
 python benchmarks/predictions.py --write --inputs   # simulate and compile every rung anew (a minute)
 python benchmarks/predictions.py --check            # the page, and the counts of one rung of each ladder
 python benchmarks/predictions.py --searches         # every recorded point of a search, none of which was fitted
+python benchmarks/predictions.py --sizes judging    # rungs at sizes that the model had not seen: the half that judges
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import sys
 from pathlib import Path
 
 from validation import (
+    Case,
+    accuracy,
     built_for,
+    case_of,
     cases,
     collect,
     measured_rows,
     plain,
     spearman,
     sustained_cases,
+    unseen_rows,
     write_inputs,
 )
 from validation_page import page
@@ -45,10 +50,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--inputs", action="store_true", help="collect the inputs of the model anew")
     parser.add_argument("--searches", action="store_true")
+    parser.add_argument("--sizes", choices=("chosen", "judging"), help="which half of rung_sizes_h100.json")
     asked = parser.parse_args()
     if asked.searches:
         for name, file in SEARCHES.items():
             print(_searched(name, file))
+        return 0
+    if asked.sizes:
+        print(_unseen(held_out=asked.sizes == "judging"))
         return 0
     if asked.inputs:
         write_inputs(collect(measured_rows(), CubinCache()))
@@ -60,6 +69,26 @@ def main() -> int:
     else:
         print(text)
     return 0
+
+
+def _unseen(*, held_out: bool) -> str:
+    """How rungs are predicted at sizes that were timed to judge the model, by ladder and by size."""
+    rows = [one for one in unseen_rows() if one.held_out == held_out]
+    inputs = collect(rows, CubinCache())
+    found = [case_of(one, inputs[one.key]) for one in rows]
+    groups: dict[str, list[Case]] = {"in all": found}
+    for case in found:
+        one = case.measured
+        for name in (one.ladder, f"{one.m}x{one.n}x{one.k}"):
+            groups.setdefault(name, []).append(case)
+    lines = []
+    for name, some in groups.items():
+        of = accuracy(some)
+        lines.append(
+            f"{name}: {of.rows} rows, mean error {of.mean_error:.1%}, bias {of.bias:+.1%}, "
+            f"{of.within_20:.0%} within 20 %"
+        )
+    return "\n".join(lines)
 
 
 def _searched(name: str, file: str) -> str:

@@ -26,12 +26,13 @@ from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
-from tilewright.problem.formats import format_options
+from tilewright.problem.formats import format_name, format_options
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
 
 OURS = "recorded here"
 BURSTS = "recorded here, in bursts"
+UNSEEN = "recorded here, to judge"
 
 TOLD_APART = 0.05
 """Rungs whose speeds differ by less are as fast as each other: so much do runs and clocks differ."""
@@ -133,6 +134,19 @@ def measured_rows() -> list[Measured]:
     return [*found.values(), *_published()]
 
 
+def unseen_rows() -> list[Measured]:
+    """Rungs at sizes that were timed to judge the model (benchmarks/rung_sizes.py)."""
+    told = json.loads((recorded_folder() / "rung_sizes_h100.json").read_text(encoding="utf-8"))
+    spec, found = device(told["origin"]["device"]), []
+    for sizes, of in told["sizes"].items():
+        m, n, k = (int(part) for part in sizes.split("x"))
+        for name, us in of["us"].items():
+            gemm = find_rung(name).gemm(m, n, k)
+            size, tflops = (gemm.m, gemm.n, gemm.k), gemm.flops / us / 1e6
+            found.append(Measured(name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"]))
+    return found
+
+
 def _published() -> list[Measured]:
     with (recorded_folder() / "published.csv").open(encoding="utf-8", newline="") as file:
         return [
@@ -208,14 +222,17 @@ def cases() -> list[Case]:
     """Every figure with its recorded inputs; those without are left out."""
     data = json.loads(inputs_file().read_text(encoding="utf-8"))
 
-    def work_told(work: Any) -> Work:
-        return _work(data[work]["work"] if isinstance(work, str) else work)
+    def whole(found: dict[str, Any]) -> dict[str, Any]:
+        work = found["work"]
+        return {**found, "work": data[work]["work"]} if isinstance(work, str) else found
 
-    return [
-        Case(one, work_told(found["work"]), found["blocks_per_sm"], found["dram_bytes"])
-        for one in measured_rows()
-        if (found := data.get(one.key)) is not None
-    ]
+    rows = measured_rows()
+    return [case_of(one, whole(found)) for one in rows if (found := data.get(one.key)) is not None]
+
+
+def case_of(one: Measured, inputs: Mapping[str, Any]) -> Case:
+    """A figure with its inputs, as `collect` has them."""
+    return Case(one, _work(inputs["work"]), inputs["blocks_per_sm"], inputs["dram_bytes"])
 
 
 # -- sustained ---------------------------------------------------------------------------------------------------------

@@ -35,12 +35,9 @@ POINTERS = tuple(
 )
 
 
-def loads(tile_bytes: int, row_bytes: int, width: int) -> CudaSource:
-    """A tile an iteration. Each thread loads `width` bytes at a time, neighbours of a row side by side."""
-    each = tile_bytes // (THREADS * width)
-    kind, elements = {4: ("float", 1), 16: ("float4", 4)}[width]
-    lanes = row_bytes // width
-    take = "v" if elements == 1 else "v.x + v.y + v.z + v.w"
+def loads(tile_bytes: int, row_bytes: int) -> CudaSource:
+    """A tile an iteration. Each thread loads 16 bytes at a time, neighbours of a row side by side."""
+    each, lanes = tile_bytes // (THREADS * 16), row_bytes // 16
     text = f"""
 extern "C" __global__ void __launch_bounds__({THREADS}, 1)
 waits(const float* __restrict__ data, float* __restrict__ out, int* __restrict__ told, int sharers, int step, int rows)
@@ -51,17 +48,17 @@ waits(const float* __restrict__ data, float* __restrict__ out, int* __restrict__
     float sum = 0;
     int clocks = 0;
     for (int round = 0; round < {ROUNDS}; ++round) {{
-        {kind} values[{each}];
+        float4 values[{each}];
         __syncthreads();
         const int start = clock();
         #pragma unroll
         for (int i = 0; i < {each}; ++i) {{
             const int at = i * {THREADS} + threadIdx.x;
-            values[i] = __ldcg(reinterpret_cast<const {kind}*>(
-                base + (at / {lanes}) * {PITCH_BYTES // 4}LL + round * step + (at % {lanes}) * {elements}));
+            values[i] = __ldcg(reinterpret_cast<const float4*>(
+                base + (at / {lanes}) * {PITCH_BYTES // 4}LL + round * step + (at % {lanes}) * 4));
         }}
         #pragma unroll
-        for (int i = 0; i < {each}; ++i) {{ const {kind} v = values[i]; sum += {take}; }}
+        for (int i = 0; i < {each}; ++i) sum += values[i].x + values[i].y + values[i].z + values[i].w;
         kept[threadIdx.x] = sum;
         __syncthreads();
         if (round > 3) clocks += clock() - start;
@@ -144,34 +141,34 @@ def main() -> None:
     given = parser.parse_args()
     gpu = open_gpu()
     memory = Memory(gpu)
-    tiles = [
-        {"tile_bytes": size, "row_bytes": row, "width": width}
-        for size, row, width in product((4096, 8192, 16384, 32768), (32, 64, 512), (4, 16))
-    ]
+    tiles = [{"tile_bytes": size, "row_bytes": row} for size, row in product((4096, 8192, 16384), (32, 64, 512))]
     sources = [loads(**tile) for tile in tiles]
     scattered = [{"lines": lines, "warps": warps} for lines in (1, 2, 4, 8, 16, 32) for warps in (4, 8)]
     written = [stores(**one) for one in scattered]
     with ThreadPoolExecutor() as pool:
         cubins = list(pool.map(lambda made: compile_cuda(made, gpu.arch), [*sources, *written]))
     found: dict[str, list[Any]] = {"loads": [], "stores": []}
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now()}
-
-    def keep() -> None:
-        given.out.write_text(json.dumps({**record, **found}) + "\n", encoding="utf-8")
-
     for one, made, cubin in zip(scattered, written, cubins[len(sources) :], strict=True):
-        for blocks in (1, 66, 132):
-            case = {**one, "blocks": blocks}
-            issued, seen = store_case(memory, made, cubin, case)
-            found["stores"].append({**case, "issued": issued, "seen": seen})
-    keep()
-    for tile, made, cubin in zip(tiles, sources, cubins, strict=False):
-        for blocks, sharers, origin in product((1, 32, 64, 128), (1, 8), ("dram", "l2")):
-            if blocks >= sharers:
-                case = {**tile, "blocks": blocks, "sharers": sharers, "from": origin}
-                found["loads"].append({**case, "clocks": load_case(memory, made, cubin, case)})
-        keep()
-    print(len(found["loads"]), "loads", len(found["stores"]), "stores", flush=True)
+        clocks = {blocks: store_case(memory, made, cubin, {**one, "blocks": blocks}) for blocks in (1, 66, 132)}
+        found["stores"].append({**one, "clocks_issued_and_seen_by_blocks": clocks})
+    timed = zip(tiles, sources, cubins, strict=False)
+    for (tile, made, cubin), origin, sharers in product(timed, ("dram", "l2"), (1, 8)):
+        case = {"from": origin, **tile, "sharers": sharers}
+        clocks = {
+            blocks: load_case(memory, made, cubin, {**case, "blocks": blocks})
+            for blocks in (1, 32, 64, 128)
+            if blocks >= sharers and (origin == "dram" or _stays(blocks // sharers * tile["tile_bytes"]))
+        }
+        found["loads"].append({**case, "clocks_by_blocks": clocks})
+    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now()}
+    lines = [",\n".join(json.dumps(row, separators=(",", ":")) for row in found[name]) for name in found]
+    text = f'{json.dumps(record)[:-1]},"loads":[\n{lines[0]}\n],"stores":[\n{lines[1]}\n]}}\n'
+    given.out.write_text(text, encoding="utf-8")
+
+
+def _stays(bytes_a_round: int) -> bool:
+    """Whether what all rounds read stays in L2 until it is read again."""
+    return bytes_a_round * ROUNDS < 30_000_000
 
 
 if __name__ == "__main__":

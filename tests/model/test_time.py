@@ -23,16 +23,7 @@ from tilewright.model.demand import (
 )
 from tilewright.model.prediction import Prediction, Term
 from tilewright.model.relief import relief_of
-from tilewright.model.sm import (
-    BURST_SHARE,
-    CHAIN_CLOCKS,
-    FETCH_CLOCKS,
-    FIRST_TOUCH_BYTES,
-    RESTART_CLOCKS,
-    Sm,
-    overlapped,
-    shared_clocks,
-)
+from tilewright.model.sm import CHAIN_CLOCKS, FETCH_CLOCKS, RESTART_CLOCKS, Sm, overlapped, shared_clocks
 from tilewright.model.time import LAUNCH_SECONDS, predict_time
 
 FRAGMENTS = Access("B_frag", "load", "shared", 16, requests=128, wavefronts=2048, ideal=512)
@@ -115,19 +106,6 @@ def test_each_round_of_loads_waits_for_the_latency_but_moves_its_bytes_once() ->
     once, four = (predicted(replace(WORK, load_groups=count), blocks_per_sm=1).seconds for count in (1, 4))
     most = ceil(WORK.blocks / H200.sm_count)
     assert four - once == pytest.approx(most * WORK.steps * 3 * H200.l2_latency_clk / predicted().clock_hz)
-
-
-def test_tiles_come_from_dram_where_no_sm_has_a_second_block() -> None:
-    def waits(blocks: int, *, as_fitted: bool = False) -> float:
-        return float(Sm.of(replace(WORK, blocks=blocks), H200, as_fitted=as_fitted).wait)
-
-    most = H200.sm_count
-    assert waits(1) == waits(most) > waits(most + 1) == waits(1, as_fitted=True)
-    bytes_more = WORK.strip_bytes * (1 / FIRST_TOUCH_BYTES - 1 / (BURST_SHARE * H200.l2_bytes_per_clk_per_sm))
-    more = H200.dram_latency_clk - H200.l2_latency_clk + bytes_more
-    assert waits(most) - waits(most + 1) == pytest.approx(more)
-    columns = Sm.of(replace(WORK, blocks=np.array([most, most + 1])), H200).wait
-    assert columns.tolist() == [waits(most), waits(most + 1)]
 
 
 def test_products_that_a_block_waits_for_cost_a_restart_each_step_and_say_so() -> None:

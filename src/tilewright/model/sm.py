@@ -28,10 +28,6 @@ memory pipe that replays accesses with bank conflicts. Fitted."""
 BURST_SHARE = 0.4
 """Of its L2 bandwidth, what an SM gets while its blocks stop for their loads, all at once. Fitted."""
 
-FIRST_TOUCH_BYTES = 32.0
-"""A clock, of tiles that no SM has read before: of 8 and 16 KiB, shared by 8 SMs, half of them in rows of 32 to 64
-bytes and half in rows of 512 (benchmarks/results/load_waits_h100.json)."""
-
 BARRIER_CLOCKS = 60.0
 """From the last arrival at a barrier to the first result after it: the barrier and one load of shared memory (23 to 30
 clocks each, benchmarks/results/shared_memory_h200.json)."""
@@ -57,20 +53,17 @@ FETCH_CLOCKS = 1.36
 
 @dataclass(frozen=True, slots=True)
 class Sm:
-    """One SM and the blocks it runs. step, rest: what one of them asks. as_fitted: as the model was when the choice of
-    `matmul` was fitted to what it lacks."""
+    """One SM and the blocks it runs. step, rest: what one of them asks."""
 
     work: Work
     spec: DeviceSpec
     step: Demand
     rest: Demand
-    as_fitted: bool = False
 
     @classmethod
-    def of(cls, work: Work, spec: DeviceSpec, *, as_fitted: bool = False) -> Sm:
-        wavefront_clocks = 1.0 if as_fitted else WAVEFRONT_CLOCKS  # record 0039
+    def of(cls, work: Work, spec: DeviceSpec, wavefront_clocks: float = WAVEFRONT_CLOCKS) -> Sm:
         step, rest = (demand_of(phase, work, spec, wavefront_clocks) for phase in (work.step, work.rest))
-        return cls(work, spec, step, rest, as_fitted)
+        return cls(work, spec, step, rest)
 
     def blocks(self, per_sm: Any) -> tuple[Any, Any]:
         """Of the busiest SM: all of them, and those that run together."""
@@ -92,14 +85,8 @@ class Sm:
         """Clocks of one step in which one block waits for memory and barriers."""
         work = self.work
         barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
-        latency: Any = self.spec.l2_latency_clk
-        strips = self.l2_clocks / BURST_SHARE
-        if not self.as_fitted:
-            # With no second block on any SM all blocks make a step at the same time, and its tiles come from DRAM.
-            first = np.asarray(work.blocks) <= self.spec.sm_count
-            latency = np.where(first, self.spec.dram_latency_clk, latency)[()]
-            strips = np.where(first, work.strip_bytes / FIRST_TOUCH_BYTES, strips)[()]
-        return barriers + work.load_groups * latency + np.minimum(1.0, work.load_groups) * strips
+        strips = np.minimum(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
+        return barriers + work.load_groups * self.spec.l2_latency_clk + strips
 
     @property
     def restart(self) -> float:

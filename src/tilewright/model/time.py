@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.work import Work
+from tilewright.model.demand import WAVEFRONT_CLOCKS
 from tilewright.model.power import Energy, sustained_mhz
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.model.relief import relief_of
@@ -93,14 +94,13 @@ def predict_seconds(
     blocks_per_sm: Any,
     dram_bytes: Any,
     clock_mhz: float | None = None,
-    as_fitted: bool = False,
+    wavefront_clocks: float = WAVEFRONT_CLOCKS,
 ) -> Any:
     """The time alone, without the terms that explain it: what a choice among many kernels asks.
 
     The numbers of `work`, blocks_per_sm and dram_bytes may be NumPy columns with an entry for each kernel.
-    as_fitted: as in `Sm`.
     """
-    sm = Sm.of(work, spec, as_fitted=as_fitted)
+    sm = Sm.of(work, spec, wavefront_clocks)
     sm_seconds = sm.clocks(*sm.blocks(blocks_per_sm)) / _clock_hz(work, spec, clock_mhz)
     return np.maximum(sm_seconds, dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
 

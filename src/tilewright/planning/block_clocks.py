@@ -18,6 +18,9 @@ from tilewright.model.occupancy import blocks_that_fit
 from tilewright.model.sm import Sm
 from tilewright.problem.gemm import Gemm
 
+CORRECTED_WAVEFRONT_CLOCKS = 1.0
+"""Of the load/store unit, in estimates: `correction` was fitted to what they lack with it (record 0039)."""
+
 _OTHER_REGISTERS = 32
 """Of a thread, beside twice its accumulators: within a block an SM of what ptxas makes of these kernels."""
 
@@ -46,7 +49,7 @@ class BlockClocks:
 
     def _sm(self, setting: Setting) -> Sm:
         kind, gemm, spec, _ = self._asked
-        return Sm.of(work_of(kind, self._rows, gemm, setting), spec, as_fitted=True)
+        return Sm.of(work_of(kind, self._rows, gemm, setting), spec, CORRECTED_WAVEFRONT_CLOCKS)
 
 
 def sm_clocks(
@@ -61,7 +64,7 @@ def sm_clocks(
     """Of the busiest SM, for all of its blocks. per_sm: that share it, at most. stores: result_bytes and out_bytes of a
     kernel without and with split-K."""
     if c.table is None:
-        sm = Sm.of(work_of(kind, c, gemm, setting), spec, as_fitted=True)
+        sm = Sm.of(work_of(kind, c, gemm, setting), spec, CORRECTED_WAVEFRONT_CLOCKS)
         return sm.clocks(*sm.blocks(per_sm))
     clocks = _known(kind, c.table, gemm, spec, setting.aligned_bytes)
     before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)

@@ -30,7 +30,7 @@ from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma
 from tilewright.lowering.groups import TABLE
 from tilewright.model.time import predict_seconds
 from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
-from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.candidates import families_for, listed, promoted
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import TMA_BYTES
@@ -199,7 +199,7 @@ def _seconds(
             spec,
             blocks_per_sm=np.broadcast_to(per_sm, len(c)),
             dram_bytes=of_dram,
-            as_fitted=True,
+            wavefront_clocks=CORRECTED_WAVEFRONT_CLOCKS,
         )
         for of_dram in (np.full(len(c), float(moved_bytes)), np.zeros(len(c)))
     )

@@ -27,7 +27,7 @@ from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
 from tilewright.model.time import predict_seconds
-from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
     candidates,
@@ -482,7 +482,7 @@ def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[floa
                 spec,
                 blocks_per_sm=np.maximum(1, per_sm),
                 dram_bytes=moved_bytes,
-                as_fitted=True,
+                wavefront_clocks=CORRECTED_WAVEFRONT_CLOCKS,
             )
             seconds = np.maximum(seconds, time)
         fits: Any = np.flatnonzero(per_sm)

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from simulated_kernels import A, at, kernel, less, naive, register_tiled, registers, tiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_kernels import A, at, kernel, less, naive, register_tiled, registers, shared, tiled
 
+from tests.strategies import budget
 from tilewright.dtypes import BF16
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, Var, as_expr
+from tilewright.ir.expr import ONE, Binary, Expr, Op, Var, as_expr, binary, both
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Let, Move
+from tilewright.ir.stmt import Alloc, CommitCopies, Let, Move, WaitCopies
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.simulator import Counters, count_sampled, sample_blocks, simulate
 from tilewright.simulator.line_counts import COUNTED
 from tilewright.toolchain import build
+
+BLOCK, THREAD = Var("blockIdx.x"), Var("threadIdx.x")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """block * blockIdx.x + thread * threadIdx.x, and what it is compared with."""
+
+    op: Op
+    block: int
+    thread: int
+    other: int
+
+    @property
+    def expr(self) -> Expr:
+        return Binary(self.op, BLOCK * self.block + THREAD * self.thread, as_expr(self.other))
+
+    @property
+    def difference(self) -> Expr:
+        return as_expr(self.other) - (BLOCK * self.block + THREAD * self.thread)
+
 
 MAKERS = {
     "naive": naive,
@@ -90,3 +115,48 @@ def test_an_index_that_is_no_sum_is_an_estimate() -> None:
 def test_no_blocks() -> None:
     assert sample_blocks(naive(), Gemm(0, 8, 8)).classes == ()
     assert count_sampled(naive(), make_operands(Gemm(0, 8, 8))).blocks == 0
+
+
+compared = st.builds(
+    Compared,
+    op=st.sampled_from([Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE]),
+    block=st.sampled_from([-40, -32, 0, 1, 7, 32, 33, 64]),
+    thread=st.sampled_from([-1, 0, 1, 2]),
+    other=st.integers(-40, 200),
+)
+guards = st.one_of(st.none(), compared, st.tuples(compared, compared))
+lasting = st.builds(
+    Compared, st.just(Op.MIN), st.sampled_from([-40, -32, -1, 0]), st.sampled_from([-2, -1, 0]), st.integers(0, 8)
+)
+"""What is left to copy: never below 0."""
+
+
+@settings(max_examples=budget(80))
+@given(guard=guards, asynchronous=st.booleans(), valid=st.one_of(st.none(), lasting), stride=st.integers(0, 40))
+def test_blocks_of_a_class_count_alike_whatever_their_guards_are(
+    guard: Any, asynchronous: bool, valid: Compared | None, stride: int
+) -> None:
+    """A load, or a copy that reads as much as there is; guarded by the numbers of blocks and threads."""
+    tile, x = shared("tile", 128), registers("x", 4)
+    place = BLOCK * (stride * 4) + THREAD * 4
+    both_of = guard if isinstance(guard, tuple) else (guard,) if guard is not None else ()
+    move = Move(
+        at(tile, THREAD * 4) if asynchronous else at(x),
+        Ref(A, (place,)),
+        width=4,
+        guard=both(*(one.expr for one in both_of)),
+        asynchronous=asynchronous,
+        valid=None if valid is None or not asynchronous else binary(Op.MIN, valid.difference, 4),
+    )
+    body = (Alloc(x), move, CommitCopies(), WaitCopies(0))
+    gemm = Gemm(1, 1, 2048)
+    made = kernel(body, grid=(as_expr(9), ONE, ONE), shared_buffers=(tile,), gemm=gemm)
+    operands = make_operands(gemm)
+    every, sampled = (run(made, operands) for run in (counted, count_sampled))
+    assert sampled.lines == every.lines and sampled.blocks == every.blocks and not sampled.is_estimate
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_as_many_classes_as_the_limit_are_exact(limit: int) -> None:
+    sample = sample_blocks(register_tiled(), Gemm(1000, 2000, 64, ldb=2048, ldc=2048), limit=limit)
+    assert sample.is_exact == (limit == 4)

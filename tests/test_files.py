@@ -53,6 +53,7 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     assert victim.read_text() == "mine" and not (tmp_path / "file").exists()
 
 
+SOURCES = Path(__file__).parents[1] / "src" / "tilewright"
 READERS: dict[str, Callable[[Path], object]] = {
     "records": records.read,
     "sweep": lambda path: list(sweep.read(path)),
@@ -60,6 +61,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "token counts": drawing.tokens_of,
     "listed problems": fleet.listed,
     "winners": lambda path: cli(["database", "import", str(path)]),
+    "a page with a table": lambda path: cli(["resources", "--check", str(path)]),
     "snapshot": lambda path: cli(["gate", str(path), "--snapshot", str(path)]),
 }
 
@@ -76,6 +78,15 @@ def test_no_reader_waits_for_who_writes_into_a_pipe(
         assert "is not an ordinary file" in str(refused)
     else:
         assert "ordinary file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["bench", "cli", "export", "report/gate", "suite", "tuner", "winners"])
+def test_what_users_name_is_read_by_the_careful_reader(package: str) -> None:
+    """`Path.read_text` waits for who writes into a pipe; files of the package itself are no pipes."""
+    for module in (SOURCES / package).rglob("*.py"):
+        careless = [line for line in module.read_text("utf-8").splitlines() if ".read_text(" in line]
+        assert [line for line in careless if "files(" not in line] == [], module
+    assert list((SOURCES / package).rglob("*.py"))
 
 
 @pytest.mark.timeout(60)

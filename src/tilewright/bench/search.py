@@ -22,7 +22,7 @@ from tilewright.bench.baseline import cublas
 from tilewright.bench.ladder import launcher
 from tilewright.bench.protocol import Launch, RotatedOperands, measure
 from tilewright.errors import ProblemError, TilewrightError
-from tilewright.files import parse_json
+from tilewright.files import parse_json, read_text
 from tilewright.ladders.rung import Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
@@ -56,7 +56,7 @@ class Trial:
 def read_trials(path: Path) -> list[Trial]:
     """The trials of a file; a line that was cut off by a kill is dropped."""
     found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    for line in read_text(path, errors="replace").splitlines() if path.exists() else ():
         try:
             found.append(Trial(**parse_json(line)))
         except (ValueError, TypeError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from tilewright.errors import TilewrightError
-from tilewright.files import replace_file
+from tilewright.files import read_text, replace_file
 
 
 def kept_up_to_date(
@@ -40,7 +40,7 @@ def kept_up_to_date(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except UnicodeDecodeError:
         raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from tilewright.errors import TilewrightError
+from tilewright.files import read_text
 from tilewright.winners.keys import DeviceKey, Key, short_name
 from tilewright.winners.winner import Winner, read_lines
 from tilewright.winners.winner_file import FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
@@ -191,7 +192,7 @@ def shipped_winners() -> tuple[Winner, ...]:
     """The winners that come with the package; of one problem the newest first."""
     found: list[Winner] = []
     for path in sorted((Path(__file__).parent / "shipped").glob("*.jsonl")):
-        found += read_lines(path.read_text(encoding="utf-8").splitlines(), path.name)
+        found += read_lines(read_text(path).splitlines(), path.name)
     return tuple(sorted(found, key=lambda winner: winner.date, reverse=True))
 
 

@@ -18,10 +18,12 @@ from tilewright.layout.fragment import (
     LEFT_PAIRED,
     RIGHT_8X8,
     RIGHT_16X8,
+    WARPGROUP_LEFT_PAIRED,
     Fragment,
     Holder,
     opaque,
     warpgroup_accumulator,
+    warpgroup_accumulator_paired,
 )
 
 FRAGMENTS = list(
@@ -29,9 +31,11 @@ FRAGMENTS = list(
         fragment for known in INSTRUCTIONS for fragment in (known.a, known.b, known.c) if fragment is not None
     )
 )
+IN_PAIRS = (WARPGROUP_LEFT_PAIRED, *(warpgroup_accumulator_paired(columns) for columns in (8, 64, 256)))
+"""Of no instruction by itself: their rows are in another order."""
 
 
-@pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda f: f"{f.rows}x{f.columns}x{f.registers}")
+@pytest.mark.parametrize("fragment", [*FRAGMENTS, *IN_PAIRS], ids=lambda f: f"{f.rows}x{f.columns}x{f.registers}")
 def test_every_element_is_held_exactly_once(fragment: Fragment) -> None:
     row, column = fragment.places()
     assert row.shape == column.shape == (fragment.lanes, fragment.numbered)

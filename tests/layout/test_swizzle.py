@@ -1,5 +1,7 @@
 """Arrangements and hardware swizzles: bijections, without bank conflicts where they promise it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -147,3 +149,18 @@ def test_rows_that_no_swizzle_holds_are_refused() -> None:
         "  Note: TMA and wgmma permute 16-byte pieces within 32, 64 or 128 bytes\n"
         "  Hint: make the inner extent of the tile 32, 64 or 128 bytes, such as 64 elements of 2 bytes"
     )
+
+
+def test_descriptors_name_a_swizzle_as_ptx_does() -> None:
+    """PTX ISA, "matrix descriptor format" of wgmma: bits 62 and 63; the driver's enumeration has names for the same."""
+    codes = {one.row_bytes: one.descriptor_code for one in SWIZZLES}
+    assert codes == {16: 0, 128: 1, 64: 2, 32: 3}
+    assert [one.tensor_map.rpartition("_")[2] for one in SWIZZLES] == ["NONE", "32B", "64B", "128B"]
+
+
+@pytest.mark.parametrize("runs", [-1, 0, 1, 2, 3, 4, 6, 12, True, 2.0])
+def test_columns_are_dealt_out_to_a_divisor_of_their_number(runs: Any) -> None:
+    fits = type(runs) is int and runs in (1, 2, 3, 4, 6, 12)
+    assert (Interleaved(runs).problem(5, 12) is None) == fits
+    if fits:
+        assert sorted(Interleaved(runs).column(0, column, 12) for column in range(12)) == list(range(12))

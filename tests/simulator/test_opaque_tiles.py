@@ -183,6 +183,18 @@ def test_a_corner_that_is_not_aligned_is_found() -> None:
     assert found.headline == "A tile of tile begins at byte 144, not at a multiple of 32."
 
 
+@pytest.mark.parametrize("of_warp", [0, 8, 16, 24])
+@pytest.mark.parametrize("first", [0, 8, 16, 24, 64])
+def test_a_tile_begins_where_its_warp_and_the_rest_of_its_place_say(of_warp: int, first: int) -> None:
+    """Warps 0 and 1, each at its own corner: what is looked at is the sum of both parts."""
+    corner = Var("threadIdx.x") // 32 * of_warp + first
+    found = findings(loading(WMMA_F16_F32, "A", Order.ROW, 40, corner=corner, threads=64))
+    wrong = [warp for warp in range(2) if (warp * of_warp + first) * 2 % 32]
+    assert [one.where.warp for one in found if one.kind is Kind.MISALIGNED] == wrong[:1]
+    if wrong:
+        assert f"begins at byte {(wrong[0] * of_warp + first) * 2}," in found[0].headline
+
+
 @pytest.mark.parametrize("step", [8, 16, 24])
 def test_each_corner_of_a_loop_is_looked_at(step: int) -> None:
     """The lanes name the same places relative to each other in every iteration: only the first element differs."""

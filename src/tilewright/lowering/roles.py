@@ -219,12 +219,11 @@ class TmaKernel:
             for let in threads
             if let.name != GROUP_LANE
         )
-        share = (consumer.in_turn, Var(GROUP)) if consumer.in_turn > 1 else (1, ZERO)
         return (
             SetRegisters(consumer.registers, grow=True),
             *own,
             *self.compute.declared,
-            *self._scheduler.each(self._consume, behind=self._wait, share=share),
+            *self._scheduler.each(self._consume, behind=self._wait, share=(consumer.in_turn, Var(GROUP))),
             *self.compute.leave,
         )
 

@@ -390,7 +390,7 @@ class OrderedRaces(Races):
         if is_global:
             return
         columns, epochs = shadow.column[words], shadow.write_epoch[words]
-        ordinary = (columns % self.clocks.of_block < self.clocks.fenced) & (epochs > 0)
+        ordinary = columns % self.clocks.of_block < self.clocks.fenced
         if not ordinary.any():
             return
         fence = np.where(ordinary, columns + self.clocks.fenced, 0)

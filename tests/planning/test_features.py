@@ -1,0 +1,50 @@
+"""What trees are fitted on is what a choice asks them about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from planned import alignment_of
+from test_dispatch import problem
+
+from tilewright.device.catalog import H200
+from tilewright.planning import cost, ranking
+from tilewright.planning.correction import fit_for
+from tilewright.planning.ranking import ranked
+from tilewright.problem import Gemm
+
+PROBLEMS: dict[str, Gemm] = {
+    "bf16": problem(1000, 2000, 520, "bf16"),
+    "f16, unaligned": problem(301, 515, 77, "f16", "NT"),
+    "f32": problem(513, 300, 400, "f32", "NT"),
+    "tf32": problem(512, 640, 256, "tf32", "TN"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice knows those of a kernel's class already, and asks about several tables at once."""
+    gemm, asked, seen = PROBLEMS[name], [], set()
+    seconds_of = ranking.plan_seconds
+
+    def told(kind: str, tables: Any, *further: Any, **options: Any) -> Any:
+        asked.append((kind, tables))
+        return seconds_of(kind, tables, *further, **options)
+
+    monkeypatch.setattr(ranking, "plan_seconds", told)
+    ranked(gemm, H200, alignment_of(gemm))
+    for kind, tables in asked:
+        trees = fit_for(kind, gemm.dtype).trees
+        for c, around in tables[:3]:
+            one = cost._estimate(kind, c, gemm, H200, around)
+            seconds = one.kernel + one.reduced
+            rows = np.flatnonzero(np.isfinite(seconds))[:40]
+            if trees is None or not len(rows):
+                continue
+            choice = cost._ranks_of(kind, trees, [one], [rows], [seconds[rows]], H200, around.count)
+            fit = cost.features(kind, c[rows], one.read, H200, one.sizes.at(rows), seconds[rows], around.count)
+            assert (choice == trees.ranks(list(fit.T), len(rows))).all()
+            seen.add(kind)
+    assert seen

@@ -17,8 +17,8 @@ MOST_NESTED = 100
 
 
 def is_ordinary(path: Path) -> bool:
-    """Whether it is no pipe or device, which might never end. What is not there, or is a folder, is none: opening it
-    says so."""
+    """Whether it is neither a pipe nor a device, which might never end. What is not there, or is a folder, passes:
+    opening it says so."""
     return not path.exists() or stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)
 
 

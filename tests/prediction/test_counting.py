@@ -66,7 +66,7 @@ def test_a_thread_loads_as_many_values_at_a_time_as_it_has_registers_for() -> No
     assert (work("worklog/10").load_groups, work("te/2b").load_groups) == (2, 1)
 
 
-def test_what_all_turns_of_a_loop_share_is_kept_in_a_register() -> None:
+def test_what_all_iterations_of_a_loop_share_is_kept_in_a_register() -> None:
     """The sum of te/0 is an element of C, which its loop over k reads and writes: machine code does so once."""
     found = work("te/0")
     assert {one.name for one in found.step.accesses} == {"A", "B"}
@@ -77,7 +77,7 @@ def test_what_all_turns_of_a_loop_share_is_kept_in_a_register() -> None:
         assert not kept_in_registers(build(rung.gemm(4096, 4096, 4096), rung).kernel)
 
 
-def test_an_element_that_moves_on_is_loaded_each_turn() -> None:
+def test_an_element_that_moves_on_is_loaded_each_time() -> None:
     whole = build(find_rung("te/0").gemm(1024, 1024, 1024), find_rung("te/0")).kernel
     (path, loop) = next((path, stmt) for path, stmt in walk(whole.body) if isinstance(stmt, For))
     assert len(kept_in_registers(whole)) == 2

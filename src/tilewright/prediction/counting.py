@@ -96,8 +96,8 @@ def work_of(built: Build) -> Work:
 
 
 def kept_in_registers(kernel: Kernel) -> set[Path]:
-    """Loads and stores of an element of global memory that all turns of a loop share: the compiler loads it before the
-    loop and stores it behind. Machine code of te/0 has neither in its loop."""
+    """Loads and stores of an element of global memory that all iterations of a loop share: the compiler loads it
+    before the loop and stores it behind. Machine code of te/0 has neither in its loop."""
     found: set[Path] = set()
     for path, loop in walk(kernel.body):
         if len(path) > 1 or not isinstance(loop, For):

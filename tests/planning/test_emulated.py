@@ -12,6 +12,7 @@ from simulated import computed, simulated_dispatcher
 from tilewright.dtypes import F32, Array
 from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Role
@@ -22,9 +23,18 @@ from tilewright.problem.reference import view
 
 U = 2.0**-24
 DISPATCHER = simulated_dispatcher()
-GUARDED = simulated_dispatcher()
-GUARDED._pieces_us = lambda request: float("inf" if request.algorithm is BF16X6 else 0)  # type: ignore[method-assign]
-"""Estimates the pieces that need a guard to be faster, at sizes that are fast to simulate."""
+
+
+def fallen_back_on(how: Algorithm | None) -> Dispatcher:
+    """A dispatcher that estimates the pieces that need a guard to be faster, at sizes that are fast to simulate. how:
+    what it then falls back on; None for f32 arithmetic."""
+    found = simulated_dispatcher()
+    others_us = float("inf") if how is None else 1e-3
+    found._pieces_us = lambda request: 0 if request.fallback else others_us  # type: ignore[method-assign]
+    return found
+
+
+GUARDED, GUARDED_BY_F32 = fallen_back_on(BF16X6), fallen_back_on(None)
 
 
 def alignment_of(gemm: Gemm) -> Alignment:
@@ -48,7 +58,7 @@ def assert_within_bound(request: Request, operands: Operands | None = None) -> N
     assert share <= 1, share
 
 
-def request_of(gemm: Gemm, how: Algorithm, **more: Any) -> Request:
+def request_of(gemm: Gemm, how: Algorithm | None, **more: Any) -> Request:
     return Request(gemm, alignment_of(gemm), algorithm=how, **more)
 
 
@@ -158,17 +168,21 @@ def guarded(gemm: Gemm, **more: Any) -> Request:
 def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, int, int]) -> None:
     """One number of either operand decides; the other plan's launches end at once."""
     gemm = Gemm(*shape)
-    plan = GUARDED.plan(guarded(gemm))
-    assert plan.words.startswith("f16x3") and "bf16x6 where" in plan.words
+    in_f32 = request_of(gemm, None, without_workspace=True)
+    others = ((GUARDED, request_of(gemm, BF16X6), "bf16x6"), (GUARDED_BY_F32, in_f32, DISPATCHER.plan(in_f32).words))
+    for dispatcher, _, way in others:
+        plan = dispatcher.plan(guarded(gemm))
+        assert plan.way == "f16x3" and plan.other_way == way and f"{way} where" in plan.words
     operands = make_operands(gemm)
-    scaled, other = (computed(DISPATCHER, request_of(gemm, how), operands) for how in (F16X3, BF16X6))
-    assert (scaled != other).any()
+    scaled, split = (computed(DISPATCHER, request_of(gemm, how), operands) for how in (F16X3, BF16X6))
+    assert (scaled != split).any()
     np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), operands), scaled)
     for name in "AB":
         deep = make_operands(gemm)
         deep.storage(name)[7] = 2.0**-40
-        expected = computed(DISPATCHER, request_of(gemm, BF16X6), deep)
-        np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), deep), expected)
+        for dispatcher, other, _ in others:
+            found = computed(dispatcher, guarded(gemm), deep)
+            np.testing.assert_array_equal(found, computed(DISPATCHER, other, deep))
 
 
 def test_one_matrix_of_a_batch_decides_for_all() -> None:

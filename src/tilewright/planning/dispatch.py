@@ -28,7 +28,7 @@ from tilewright.errors import (
     ScheduleError,
     TilewrightError,
 )
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
@@ -367,12 +367,21 @@ class Dispatcher:
             if not request.prepared and self._pieces_us(other) <= self._pieces_us(request):
                 yield from self._emulated(other, failures)
                 return
-            behind = next(self._emulated(replace(other, guard=Guard.RAISED), failures), None)
+            behind = next(self._behind(request, other, failures), None)
             if behind is not None:
                 for plan in self._by_pieces(request, inner, failures):
                     yield with_fallback(request, plan, behind)
             return
         yield from self._by_pieces(request, inner, failures)
+
+    def _behind(self, request: Request, other: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
+        """What runs where rows or columns span too many binades: the pieces of the fallback, or f32 arithmetic, which
+        splits nothing. That takes one launch, as each that ends at once delays what follows."""
+        plain = replace(other, algorithm=None, without_workspace=True)
+        plain_us = next((us for us, one in estimates(plain, self.spec) if not is_ruled_out(plain, one)), inf)
+        ways = (other, plain) if self._pieces_us(other) < plain_us else (plain, other)
+        for way in ways:
+            yield from self._built(replace(way, guard=Guard.RAISED), failures)
 
     def _pieces_us(self, request: Request) -> float:
         return pieces_us(request, self.spec)

@@ -36,6 +36,7 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
 from tilewright.planning.coded import coded_plan, coding_plan
+from tilewright.planning.cost import moving
 from tilewright.planning.emulated import (
     emulated_plan,
     of_pieces,
@@ -71,9 +72,9 @@ _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
 
 _BEHIND_ESTIMATES = 1.23
-"""Times that products of pieces take of what is estimated, at most: f32 arithmetic is as fast as its estimate. H200,
-NT, estimated and measured TFLOP/s with the pieces side by side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at
-8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
+"""Times that products of pieces take of what is estimated, at most, beside the time of reading the pieces, which is as
+estimated: f32 arithmetic is as fast as its estimate. H200, NT, estimated and measured TFLOP/s with the pieces side by
+side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at 8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
 
 _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
@@ -397,7 +398,9 @@ class Dispatcher:
     def _is_faster_in_f32(self, request: Request) -> bool:
         plain = replace(request, algorithm=None, or_f32=False, fallback=None)
         plain_us = next(iter(estimates(plain, self.spec)), (inf, None))[0]
-        return plain_us <= _BEHIND_ESTIMATES * self._pieces_us(request)
+        pieces_us = self._pieces_us(request)
+        reading_us = min(pieces_us, 1e6 * float(moving(of_pieces(request).gemm.compulsory_bytes, self.spec, 0)))
+        return plain_us <= reading_us + _BEHIND_ESTIMATES * (pieces_us - reading_us)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from simulated import computed, simulated_dispatcher
 
+from tilewright.codegen import print_cuda
 from tilewright.dtypes import F32, Array
 from tilewright.errors import LaunchError
+from tilewright.ir.async_stmt import WaitPreviousGrid
+from tilewright.ir.guard import Guard
+from tilewright.ir.visit import walk
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.emulated import of_pieces
@@ -183,6 +187,20 @@ def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, 
         for dispatcher, other, _ in others:
             found = computed(dispatcher, guarded(gemm), deep)
             np.testing.assert_array_equal(found, computed(DISPATCHER, other, deep))
+
+
+@pytest.mark.parametrize("dispatcher", [GUARDED, GUARDED_BY_F32], ids=["bf16x6", "f32"])
+def test_every_thread_that_waits_asks_the_flags(dispatcher: Dispatcher) -> None:
+    """One kernel decides, in front of all that follow it; splitting reads no flag."""
+    plan = dispatcher.plan(guarded(Gemm(20, 24, 1100)))
+    guards = [step.guard for step in plan.steps if step.guard is not None]
+    assert guards[0] is Guard.DECIDES and Guard.DECIDES not in guards[1:] and guards[-1] is Guard.RAISED
+    for step in plan.steps:
+        launch: Any = step.launch
+        waits = [stmt for _, stmt in walk(launch.kernel.body) if isinstance(stmt, WaitPreviousGrid)]
+        assert waits and {wait.guard for wait in waits} == {step.guard} == {launch.kernel.variant.guard}
+        text = print_cuda(launch.kernel).text
+        assert text.count("if (!wait_and_") == (len(waits) if step.guard else 0), step.what
 
 
 def test_one_matrix_of_a_batch_decides_for_all() -> None:

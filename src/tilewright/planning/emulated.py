@@ -19,7 +19,7 @@ from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma import WgmmaConfig, beside_others
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
@@ -275,9 +275,10 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
 
 def _ahead_of_a(inner: Request, config: PlanConfig) -> tuple[Request, PlanConfig]:
     """A product whose B is there before A is split: its blocks start under that, and the L2 is asked for their first
-    tiles of B."""
+    tiles of B. Those of the launches around it find room beside them."""
     assert isinstance(config.kernel, WgmmaConfig)
-    return replace(inner, constant="B"), replace(config, kernel=replace(config.kernel, dependent_launch=True))
+    kernel = replace(beside_others(config.kernel), dependent_launch=True)
+    return replace(inner, constant="B"), replace(config, kernel=kernel)
 
 
 def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:

@@ -203,7 +203,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
 
     asked_bytes: of the L2 by a block for a k tile. height, width: of a tile. sms: that blocks fill; slots, room: blocks
     of all SMs, and of those. slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows
-    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks of an epilogue that stores C, or a part.
+    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks
+    of an epilogue that stores C, or a part.
     """
 
     def found(c: Columns) -> dict[str, Any]:

@@ -285,8 +285,10 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
-def _is_read(gemm: Gemm, spec: DeviceSpec) -> bool:
+def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
     """Whether memory bounds a product of pieces, whatever multiplies them."""
+    if gemm.pieces is None:
+        return False
     flops = len(gemm.products) * 2.0 * gemm.m * gemm.n * gemm.k
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") * spec.sm_count * spec.tensor_clock_mhz * 1e6
     return flops / rate < gemm.compulsory_bytes / (spec.dram_gb_per_s * 1e9)
@@ -323,7 +325,8 @@ def timed(
     outside = np.maximum(0, height - m) + np.maximum(0, width - n)
     arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival
     clocks = np.maximum(c.slowest, arriving) + at.iteration / (1 + ping_pong * (waves > 1)) + c.promoted
-    full = spec.sm_count if gemm.pieces is None else c.room / together
+    read = reads_pieces(gemm, spec)
+    full = c.room / together if read else spec.sm_count
     crowd = np.where((together > 1) & (blocks > full), together * (1 + at.crowd), 1.0)
     body = steps * clocks * crowd
     if gemm.pieces is not None:  # of others, `correction` knows better
@@ -341,12 +344,12 @@ def timed(
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
-        if _is_read(gemm, spec):
+        if read:
             memory = _reading(memory, blocks * steps * c.asked_bytes - moved_bytes, blocks, waves, spec, at)
     launch = at.launch + at.persistent * persistent + at.split * split
     launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
     seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + at.overlap * np.minimum(sm_seconds, memory)
-    if gemm.pieces is not None:  # a block that has an SM to itself takes the deepest ring
+    if read:  # a block that has an SM to itself takes the deepest ring
         seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)
 

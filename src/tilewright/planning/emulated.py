@@ -107,14 +107,16 @@ def by_scaled_pieces(request: Request) -> Request:
 
 
 def splitting_us(request: Request, spec: DeviceSpec) -> float:
-    """The estimated microseconds of everything before the product of pieces, and of launches that end at once."""
+    """The estimated microseconds of everything before the product of pieces, and of launches that end at once. A
+    product with prepared pieces starts under the splitting."""
     how, found = request.algorithm, 0.0
     if request.fallback is not None:  # f32 arithmetic behind a prepared operand, which is else to be split anew
         found += (1 if request.prepared else 1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
     assert how is not None
     for name in _split_by(request):
         splitting = _splitting_of(request, name)
-        found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
+        starts = 0 if request.prepared else 1
+        found += float(moving(splitting.compulsory_bytes, spec, starts)) + MORE_LAUNCHES_SECONDS
         if how.shift and not splitting.own_scales:
             found += float(moving(_scaling(splitting).compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
         if _is_transposed(request.gemm, how, name):

@@ -62,9 +62,12 @@ _L2_BYTES_PER_SECOND = 6.5e12
 H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
 
 
-_ASKING_SMS, _IDLE_SMS = 0.8, 0.2
+_ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
-same products those by 64 blocks took 8 % more than those by 128, and those by 112 of larger tiles no more."""
+same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
+
+_READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
+"""`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +297,15 @@ def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
     return flops / rate < gemm.compulsory_bytes / (spec.dram_gb_per_s * 1e9)
 
 
-def _reading(memory: Any, again_bytes: Any, blocks: Any, waves: Any, spec: DeviceSpec, at: Constants) -> Any:
+def _reading(
+    c: Columns, memory: Any, again_bytes: Any, blocks: Any, waves: Any, spec: DeviceSpec, at: Constants
+) -> Any:
     """The seconds of memory and the L2 where they bound a product. again_bytes: asked of the L2 beyond what memory
     moves."""
     l2 = np.maximum(again_bytes, 0) / _L2_BYTES_PER_SECOND
     idle = 1 + _IDLE_SMS * np.maximum(0, 1 - blocks / (_ASKING_SMS * spec.sm_count))
-    return idle * np.maximum(memory, l2) + at.overlap * np.minimum(memory, l2) + (waves - 1) * _LOADED_LATENCY_SECONDS
+    waits = (waves - 1) * _LOADED_LATENCY_SECONDS + (c.cluster_k > 1) * _MEETING_SECONDS
+    return idle * np.maximum(memory, l2) + at.overlap * np.minimum(memory, l2) + waits
 
 
 def timed(
@@ -345,10 +351,12 @@ def timed(
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
         if read:
-            memory = _reading(memory, blocks * steps * c.asked_bytes - moved_bytes, blocks, waves, spec, at)
+            memory = _reading(c, memory, blocks * steps * c.asked_bytes - moved_bytes, blocks, waves, spec, at)
+            memory = memory + epilogue / (spec.tensor_clock_mhz * 1e6)  # which comes when memory has done its work
     launch = at.launch + at.persistent * persistent + at.split * split
     launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
-    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + at.overlap * np.minimum(sm_seconds, memory)
+    overlap = _READ_OVERLAP if read else at.overlap
+    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory)
     if read:  # a block that has an SM to itself takes the deepest ring
         seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)

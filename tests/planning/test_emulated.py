@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
 from tilewright.problem.reference import view
+from tilewright.toolchain import grid_of
 
 U = 2.0**-24
 DISPATCHER = simulated_dispatcher()
@@ -201,6 +203,17 @@ def test_every_thread_that_waits_asks_the_flags(dispatcher: Dispatcher) -> None:
         assert waits and {wait.guard for wait in waits} == {step.guard} == {launch.kernel.variant.guard}
         text = print_cuda(launch.kernel).text
         assert text.count("if (!wait_and_") == (len(waits) if step.guard else 0), step.what
+
+
+@pytest.mark.parametrize("how", [F16X3, BF16X6], ids=str)
+@pytest.mark.parametrize("rows", [8, 32, 64])
+def test_blocks_of_other_launches_fit_beside_those_that_read_prepared_pieces(how: Algorithm, rows: int) -> None:
+    """One block an SM, on nearly all of them, that takes about two thirds of its shared memory."""
+    _, product = DISPATCHER.plan(request_of(Gemm(rows, 4096, 4096), how, prepared=True)).steps
+    launch: Any = product.launch
+    share = launch.kernel.shared_bytes / DISPATCHER.spec.shared_bytes_per_sm
+    assert launch.kernel.overlapped and 0.49 < share < 0.75, share
+    assert 0.9 < prod(grid_of(launch.kernel, launch.problem)) / DISPATCHER.spec.sm_count <= 1
 
 
 def test_one_matrix_of_a_batch_decides_for_all() -> None:

@@ -116,11 +116,15 @@ class FakeGpu:
 
 
 class HostMemoryOfGpu:
-    """In the place of a DeviceArray; begins as NaN."""
+    """In the place of a DeviceArray."""
 
-    def __init__(self, gpu: Any, shape: Any, dtype: Any) -> None:
-        self.array = np.full(shape, np.nan, dtype)
+    def __init__(self, array: Any) -> None:
+        self.array = array
         self.pointer = self.array.ctypes.data
+
+    @classmethod
+    def of(cls, gpu: Any, array: Any) -> HostMemoryOfGpu:
+        return cls(array)
 
     def download(self) -> Any:
         return self.array.copy()

@@ -209,6 +209,22 @@ def test_the_gpu_chooses_anew_each_time_a_graph_is_replayed() -> None:
         assert torch.equal(d.nan_to_num(), expected.nan_to_num()), number
 
 
+def test_few_rows_beside_a_prepared_weight_fall_back_on_f32_arithmetic() -> None:
+    """One launch, that splits nothing; and the next call finds the flags lowered."""
+    a, weight = normal(64, 4096), normal(4096, 4096)
+    for one in (a, weight):
+        one[one.abs() < 1e-4] = 1
+    kept, matrices = prepare(weight, precision="f32_emulated"), []
+    for number in (1.0, 2.0**-60, 2.0**-60, 1.0):
+        a[17, 33] = number
+        c = matmul(a, kept)
+        (ran,) = plan(a, kept).ran()
+        assert ran.startswith("simt") if number != 1.0 else ran == "f16x3"
+        assert share("f16x3" if number == 1.0 else "bf16x6", a, weight, c) <= 1
+        matrices.append(c)
+    assert torch.equal(matrices[0], matrices[3]) and torch.equal(matrices[1], matrices[2])
+
+
 def test_two_streams_do_not_share_a_workspace() -> None:
     pairs = [(normal(1024, 1024), normal(1024, 1024)) for _ in range(2)]
     expected = [matmul(a, b, precision="f16x3") for a, b in pairs]

@@ -84,8 +84,9 @@ def drawn_splitting(problem: Splitting, *, seed: int = 0) -> Storages:
         values = rng.standard_normal(target.shape, dtype=np.float32)
         drawn = rng.integers(0, 2**32, target.shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
         target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
-    if problem.algorithm.shift and not problem.own_scales:
+    if problem.flags:
         arrays["flag"][:] = 0
+    if "scales" in arrays:
         for number in range(problem.count):
             first = number * problem.step
             source = lines_of(arrays["source"], first, problem.lines, problem.length, problem.leading)

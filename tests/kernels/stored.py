@@ -82,14 +82,25 @@ def flag_stored(storages: Storages) -> bool:
     problem, raised = storages.problem, False
     assert isinstance(problem, Splitting)
     for number in range(problem.count):
-        first = number * problem.step
-        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
-        scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
+        source, scale = _scaled_source(storages, number)
         with np.errstate(invalid="ignore", under="ignore"):
-            scale = scales[None, :] if problem.across else scales[:, None]
             scaled = abs(source * scale * scale)
         raised |= bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
     return raised
+
+
+def _scaled_source(storages: Storages, number: int) -> tuple[Array, Array | float]:
+    """A source of a batch, and by what its numbers are multiplied twice."""
+    problem = storages.problem
+    assert isinstance(problem, Splitting)
+    first = number * problem.step
+    source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
+    if problem.own_scales:
+        return source, scales_of(source, axis=1)[:, None]
+    if not problem.algorithm.shift:
+        return source, 1.0
+    scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
+    return source, scales[None, :] if problem.across else scales[:, None]
 
 
 def inverses_stored(storages: Storages) -> Array:
@@ -110,15 +121,7 @@ def pieces_stored(storages: Storages) -> Array:
     assert isinstance(problem, Splitting)
     target = storages.storage("target").copy()
     for number in range(problem.count):
-        source = lines_of(
-            storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
-        )
-        scale: Array | float = 1.0
-        if problem.own_scales:
-            scale = scales_of(source, axis=1)[:, None]
-        elif problem.algorithm.shift:
-            scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
-            scale = scales[None, :] if problem.across else scales[:, None]
+        source, scale = _scaled_source(storages, number)
         for at, piece in enumerate(split(source, problem.algorithm, scale)):
             first = number * problem.to_step + at * problem.to_piece
             place = lines_of(target, first, problem.to_lines, problem.to_length, problem.to_leading)

@@ -54,10 +54,9 @@ def test_lines_of_zeros_and_of_subnormal_numbers(across: bool) -> None:
     numbers = source.storage("source")
     numbers[:] = np.float32(1e-45)
     numbers[:6] = 0
-    done = simulate(kernel_of(problem), source).stored
-    stored, scales = done["target"], done["target"][2 * problem.apart :]
+    stored = simulate(kernel_of(problem), source).stored["target"]
+    scales = stored[2 * problem.apart :]
     assert (scales[:6] == 2.0**81).all() and (stored[:6] == 2.0**-81).all()
-    assert done["flag"] == [0]
 
 
 @WAYS

@@ -66,14 +66,17 @@ def test_pieces_are_exact_for_any_numbers(how: Algorithm, lines: int, length: in
     assert_exact(across_k(how, lines, length, leading))
 
 
-@pytest.mark.parametrize("across", [False, True])
-def test_the_flag_is_raised_where_a_scaled_number_is_too_small(across: bool) -> None:
-    problem = replace(along_k(F16X3, 9, 33, 33, gap=0), across=across, least=2.0**-18)
+@pytest.mark.parametrize("way", ["along", "across", "own_scales"])
+def test_the_flag_is_raised_where_a_scaled_number_is_too_small(way: str) -> None:
+    """Its own scale of a line of ones is 2^6, applied twice."""
+    problem = replace(along_k(F16X3, 9, 33, 33, gap=0), least=2.0**-18)
+    problem = problem if way == "along" else replace(problem, **{way: True})
     for smallest, raised in ((0.0, False), (2.0**-17, False), (2.0**-19, True), (-(2.0**-30), True), (np.inf, False)):
         source = drawn_splitting(problem)
         source.storage("source")[:] = 1
-        source.storage("scales")[:] = 2
-        source.storage("source")[40] = smallest / 4
+        if way != "own_scales":
+            source.storage("scales")[:] = 2
+        source.storage("source")[40] = smallest / (2.0**12 if way == "own_scales" else 4)
         stored = simulate(kernel_of(problem), source).stored["flag"]
         assert stored.tolist() == [float(raised)] and flag_stored(source) is raised
 

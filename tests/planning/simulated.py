@@ -17,10 +17,11 @@ import numpy as np
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
+from tilewright.ir.guard import GUARD_FLAGS, Guard
+from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS, Kernel, guarded
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
-from tilewright.planning.kernels import Built, Kernels, guarded
+from tilewright.planning.kernels import Built, Kernels
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.skinny import Skinny
 from tilewright.problem import Gemm
@@ -75,9 +76,8 @@ class SimulatedLaunch:
             ends = (ctypes.c_int32 * self.groups).from_address(addresses[-1])
             addresses, options["group_ends"] = addresses[:-1], list(ends)
         tables, addresses = self._shard_tables(addresses)
-        flags = [ctypes.c_float.from_address(address).value for address in addresses[len(matrices) :]]
-        assert len(flags) == len(self.kernel.guard_flags)
-        if flags and any(flags) is (self.kernel.variant.guard is Guard.CLEAR):
+        assert len(addresses) == len(matrices) + len(self.kernel.guard_flags)
+        if not self._runs(addresses[len(matrices) :]):
             return
         for matrix, address in zip(matrices, addresses, strict=False):
             dtype = matrix.dtype.numpy
@@ -100,6 +100,18 @@ class SimulatedLaunch:
             if matrix.name in self.problem.results:
                 views[matrix.name][:] = done.stored[matrix.name]
                 self.written[address] = views[matrix.name].nbytes
+
+    def _runs(self, addresses: tuple[int, ...]) -> bool:
+        """Whether a guarded launch runs, by its flags; what it tells those behind it."""
+        if not addresses:
+            return True
+        a, b, fell_back = (ctypes.c_float.from_address(address) for address in addresses)
+        match self.kernel.variant.guard:
+            case Guard.DECIDES:
+                fell_back.value = float(a.value != 0 or b.value != 0)
+            case Guard.RAISED:
+                a.value = b.value = 0
+        return (fell_back.value != 0) is (self.kernel.variant.guard is Guard.RAISED)
 
     def _shard_tables(self, addresses: tuple[int, ...]) -> tuple[dict[str, Array], tuple[int, ...]]:
         """Where shards begin, and their flags, of a kernel that waits for rows; and the other addresses."""
@@ -157,11 +169,13 @@ class SimulatedKernels(Kernels):
 
     def auxiliary(self, config: Any, problem: Any, guard: Guard | None = None) -> Any:
         assert not config.reasons_against(problem, self.spec)
-        return SimulatedLaunch(guarded(config.kernel(problem), guard), problem, {})
+        kernel = config.kernel(problem)
+        return SimulatedLaunch(kernel if guard is None else guarded(kernel, guard), problem, {})
 
-    def gemv(self, skinny: Skinny) -> Any:
+    def gemv(self, skinny: Skinny, guard: Guard | None = None) -> Any:
         assert skinny.stack is None  # of batches the dispatcher's tests see texts alone
-        return SimulatedLaunch(skinny.kernel(), skinny.problem, {} if skinny.whole else {"part_of_k": skinny.part_of_k})
+        kernel = skinny.kernel() if guard is None else guarded(skinny.kernel(), guard)
+        return SimulatedLaunch(kernel, skinny.problem, {} if skinny.whole else {"part_of_k": skinny.part_of_k})
 
 
 def simulated_dispatcher(name: str = "H200") -> Dispatcher:
@@ -175,15 +189,17 @@ def simulated_dispatcher(name: str = "H200") -> Dispatcher:
 
 def run_plan(plan: Plan, arrays: Mapping[int, Array]) -> None:
     """Every launch of a plan, on the memory of flat arrays."""
-    scratch, flags = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8), np.full(2, np.nan, np.float32)
+    scratch, flags = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8), np.zeros(len(GUARD_FLAGS), np.float32)
     addresses: dict[int, int] = {place: array.ctypes.data for place, array in arrays.items()}
-    addresses |= {Place.GUARD_A: flags.ctypes.data, Place.GUARD_B: flags.ctypes.data + 4}
+    places = (Place.GUARD_A, Place.GUARD_B, Place.FELL_BACK)
+    addresses |= {place: flags.ctypes.data + number * flags.itemsize for number, place in enumerate(places)}
     addresses[Place.SCRATCH] = (scratch.ctypes.data + 255) // 256 * 256
     written: dict[int, int] = {}
     for step in plan.steps:
         launch: Any = step.launch
         launch.written = written
     plan.run(0, [addresses.get(place, 0) for place in range(max(addresses) + 1)])
+    assert not flags[:2].any(), "flags are lowered for the next call"
 
 
 def computed(dispatcher: Dispatcher, request: Request, operands: Operands) -> Array:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 from simulated import computed, simulated_dispatcher
 
+from tilewright.codegen import print_cuda
 from tilewright.dtypes import F32, Array
 from tilewright.errors import LaunchError
+from tilewright.ir.async_stmt import WaitPreviousGrid
+from tilewright.ir.guard import Guard
+from tilewright.ir.visit import walk
 from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Role
@@ -19,12 +25,22 @@ from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
 from tilewright.problem.reference import view
+from tilewright.toolchain import grid_of
 
 U = 2.0**-24
 DISPATCHER = simulated_dispatcher()
-GUARDED = simulated_dispatcher()
-GUARDED._pieces_us = lambda request: float("inf" if request.algorithm is BF16X6 else 0)  # type: ignore[method-assign]
-"""Estimates the pieces that need a guard to be faster, at sizes that are fast to simulate."""
+
+
+def fallen_back_on(how: Algorithm | None) -> Dispatcher:
+    """A dispatcher that estimates the pieces that need a guard to be faster, at sizes that are fast to simulate. how:
+    what it then falls back on; None for f32 arithmetic."""
+    found = simulated_dispatcher()
+    others_us = float("inf") if how is None else 1e-3
+    found._pieces_us = lambda request: 0 if request.fallback else others_us  # type: ignore[method-assign]
+    return found
+
+
+GUARDED, GUARDED_BY_F32 = fallen_back_on(BF16X6), fallen_back_on(None)
 
 
 def alignment_of(gemm: Gemm) -> Alignment:
@@ -48,7 +64,7 @@ def assert_within_bound(request: Request, operands: Operands | None = None) -> N
     assert share <= 1, share
 
 
-def request_of(gemm: Gemm, how: Algorithm, **more: Any) -> Request:
+def request_of(gemm: Gemm, how: Algorithm | None, **more: Any) -> Request:
     return Request(gemm, alignment_of(gemm), algorithm=how, **more)
 
 
@@ -158,17 +174,46 @@ def guarded(gemm: Gemm, **more: Any) -> Request:
 def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, int, int]) -> None:
     """One number of either operand decides; the other plan's launches end at once."""
     gemm = Gemm(*shape)
-    plan = GUARDED.plan(guarded(gemm))
-    assert plan.words.startswith("f16x3") and "bf16x6 where" in plan.words
+    in_f32 = request_of(gemm, None, without_workspace=True)
+    others = ((GUARDED, request_of(gemm, BF16X6), "bf16x6"), (GUARDED_BY_F32, in_f32, DISPATCHER.plan(in_f32).words))
+    for dispatcher, _, way in others:
+        plan = dispatcher.plan(guarded(gemm))
+        assert plan.way == "f16x3" and plan.other_way == way and f"{way} where" in plan.words
     operands = make_operands(gemm)
-    scaled, other = (computed(DISPATCHER, request_of(gemm, how), operands) for how in (F16X3, BF16X6))
-    assert (scaled != other).any()
+    scaled, split = (computed(DISPATCHER, request_of(gemm, how), operands) for how in (F16X3, BF16X6))
+    assert (scaled != split).any()
     np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), operands), scaled)
     for name in "AB":
         deep = make_operands(gemm)
         deep.storage(name)[7] = 2.0**-40
-        expected = computed(DISPATCHER, request_of(gemm, BF16X6), deep)
-        np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), deep), expected)
+        for dispatcher, other, _ in others:
+            found = computed(dispatcher, guarded(gemm), deep)
+            np.testing.assert_array_equal(found, computed(DISPATCHER, other, deep))
+
+
+@pytest.mark.parametrize("dispatcher", [GUARDED, GUARDED_BY_F32], ids=["bf16x6", "f32"])
+def test_every_thread_that_waits_asks_the_flags(dispatcher: Dispatcher) -> None:
+    """One kernel decides, in front of all that follow it; splitting reads no flag."""
+    plan = dispatcher.plan(guarded(Gemm(20, 24, 1100)))
+    guards = [step.guard for step in plan.steps if step.guard is not None]
+    assert guards[0] is Guard.DECIDES and Guard.DECIDES not in guards[1:] and guards[-1] is Guard.RAISED
+    for step in plan.steps:
+        launch: Any = step.launch
+        waits = [stmt for _, stmt in walk(launch.kernel.body) if isinstance(stmt, WaitPreviousGrid)]
+        assert waits and {wait.guard for wait in waits} == {step.guard} == {launch.kernel.variant.guard}
+        text = print_cuda(launch.kernel).text
+        assert text.count("if (!wait_and_") == (len(waits) if step.guard else 0), step.what
+
+
+@pytest.mark.parametrize("how", [F16X3, BF16X6], ids=str)
+@pytest.mark.parametrize("rows", [8, 32, 64])
+def test_blocks_of_other_launches_fit_beside_those_that_read_prepared_pieces(how: Algorithm, rows: int) -> None:
+    """One block an SM, on nearly all of them, that takes about two thirds of its shared memory."""
+    _, product = DISPATCHER.plan(request_of(Gemm(rows, 4096, 4096), how, prepared=True)).steps
+    launch: Any = product.launch
+    share = launch.kernel.shared_bytes / DISPATCHER.spec.shared_bytes_per_sm
+    assert launch.kernel.overlapped and 0.49 < share < 0.75, share
+    assert 0.9 < prod(grid_of(launch.kernel, launch.problem)) / DISPATCHER.spec.sm_count <= 1
 
 
 def test_one_matrix_of_a_batch_decides_for_all() -> None:

@@ -10,12 +10,14 @@ from tilewright.codegen.async_prelude import (
     flag_name,
     store_async_name,
     store_matrices_name,
+    wait_guarded_name,
     wgmma_name,
 )
 from tilewright.codegen.expr import CudaExpr
 from tilewright.ir import async_stmt
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
+from tilewright.ir.guard import GUARD_FLAGS
 from tilewright.isa.wgmma import transposes
 
 RAGGED_LINES = 1 << 30
@@ -74,8 +76,11 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             return _counted(expr, "grow_registers" if stmt.grow else "shrink_registers", stmt.count)
         case async_stmt.StartNextGrid():
             return call("start_next_grid")
-        case async_stmt.WaitPreviousGrid():
+        case async_stmt.WaitPreviousGrid(guard=None):
             return call("wait_previous_grid")
+        case async_stmt.WaitPreviousGrid():
+            assert stmt.guard is not None
+            return f"if (!{call(wait_guarded_name(stmt.guard), *GUARD_FLAGS)}) return"
         case async_stmt.WgmmaFence():
             return call("wgmma_fence")
         case async_stmt.WgmmaCommit():

@@ -6,9 +6,11 @@ Source: PTX ISA 9.0, mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg, barrier.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from tilewright.codegen.conversions import sum_register
 from tilewright.ir.async_stmt import Scope
+from tilewright.ir.guard import Guard
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wgmma import transposes
@@ -23,6 +25,41 @@ TENSOR_MAP = "TensorMap"
 def _plain(comment: str, signature: str, ptx: str, operands: str = "") -> str:
     """A function that is one instruction with no result."""
     return f'// {comment}\n{_HEAD} void {signature} {{\n    asm volatile("{ptx};" ::{operands} : "memory");\n}}'
+
+
+_FIRST_BLOCK = "blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0"
+
+_GUARDED: Mapping[Guard, tuple[str, str]] = {
+    Guard.DECIDES: (
+        "whether no flag is raised, and tells those behind",
+        f"""\
+    const bool raised = *a != 0.0f || *b != 0.0f;
+    if ({_FIRST_BLOCK}) *fell_back = raised ? 1.0f : 0.0f;
+    return !raised;""",
+    ),
+    Guard.CLEAR: ("whether the kernel that decides ran", "    return *fell_back == 0.0f;"),
+    Guard.RAISED: (
+        "whether the kernel that decides did not run, and lowers the flags",
+        f"""\
+    if ({_FIRST_BLOCK}) *a = *b = 0.0f;
+    return *fell_back != 0.0f;""",
+    ),
+}
+"""What the wait of a guarded kernel says, and how. All threads of the first block that wait store the same."""
+
+
+def wait_guarded_name(guard: Guard) -> str:
+    return f"wait_and_{'decide' if guard is Guard.DECIDES else f'follow_{guard.value}'}"
+
+
+def _wait_guarded(guard: Guard) -> str:
+    words, body = _GUARDED[guard]
+    return f"""\
+// Waits until the kernels before this one have ended, and says {words}.
+{_HEAD} bool {wait_guarded_name(guard)}(float* a, float* b, float* fell_back) {{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+{body}
+}}"""
 
 
 def _counted(comment: str, name: str, ptx: str) -> str:
@@ -326,6 +363,7 @@ def _threads() -> dict[str, str]:
             "wait_previous_grid()",
             "griddepcontrol.wait",
         ),
+        **{wait_guarded_name(guard): _wait_guarded(guard) for guard in Guard},
         "cluster_barrier": _CLUSTER_BARRIER,
         "team_barrier": _plain(
             "So many threads meet at a named barrier.",

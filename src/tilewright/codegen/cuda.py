@@ -16,7 +16,8 @@ from tilewright.codegen.stmt import BodyPrinter, buffer_note
 from tilewright.dtypes import I64
 from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
-from tilewright.ir.kernel import GUARD_FLAGS, PROBLEMS, Guard, Kernel
+from tilewright.ir.guard import GUARD_FLAGS
+from tilewright.ir.kernel import PROBLEMS, Kernel
 from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.register_budgets import REGISTERS_PER_SM
 from tilewright.ir.stmt import Move
@@ -100,7 +101,7 @@ def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) 
     expr = CudaExpr(names)
     tables = _tables(kernel, names)
     printer = BodyPrinter(names, expr, kernel.body, merge=merge)
-    shared = [*_own_problem(kernel, expr), *_guarded(kernel, expr), *_shared(kernel, printer)]
+    shared = [*_own_problem(kernel, expr), *_shared(kernel, printer)]
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []
     signature = _signature(kernel, names.entry, expr, linkage)
@@ -160,25 +161,10 @@ def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
     return []
 
 
-_WAIT = "wait_previous_grid"
-
-
-def _guarded(kernel: Kernel, expr: CudaExpr) -> list[Line]:
-    """The end of every block where the flags say that the kernel does not run."""
-    if kernel.variant.guard is None:
-        return []
-    raised = " || ".join(f"*{name} != 0.0f" for name in GUARD_FLAGS)
-    condition = raised if kernel.variant.guard is Guard.CLEAR else f"!({raised})"
-    wait: list[Line] = []
-    if kernel.overlapped:  # the flags are written by kernels before
-        expr.used.add(_WAIT)
-        wait = [Line(1, f"{_WAIT}();")]
-    return [*wait, Line(1, f"if ({condition}) return;")]
-
-
 def _stored(kernel: Kernel) -> frozenset[str]:
-    """The names of the matrices that are written."""
-    return frozenset(place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt))
+    """The names of the matrices that are written, and flags."""
+    found = {place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt)}
+    return frozenset(found | {flag.name for flag in kernel.guard_flags})
 
 
 def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
@@ -198,10 +184,11 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
             return f"{element}* const* __restrict__ {parameter.name}"
         const = "" if parameter.name in stored else "const "
         # What the kernel before may write while this one has begun is not constant: no load of it may move up.
-        restrict = "" if kernel.overlapped and parameter.name in loaded - stored else "__restrict__ "
+        is_read = parameter.name in loaded - stored or parameter.name in GUARD_FLAGS
+        restrict = "" if kernel.overlapped and is_read else "__restrict__ "
         return f"{const}{element}* {restrict}{parameter.name}"
 
-    loaded = {stmt.src.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)} | set(GUARD_FLAGS)
+    loaded = {stmt.src.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
     plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
     maps = [p for p in kernel.parameters if p.tensor_map is not None]
@@ -291,7 +278,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
     if variant.overwrites:
         words.append("beta 0: C is not read")
     if variant.guard is not None:
-        words.append(f"it runs where {'no' if variant.guard is Guard.CLEAR else 'a'} flag is raised")
+        words.append(f"it runs where {variant.guard.words}")
     return words or ["nothing: any size, any alignment"]
 
 

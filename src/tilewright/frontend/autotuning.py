@@ -10,7 +10,7 @@ from operator import add
 from typing import Any
 
 from tilewright.bench import quick
-from tilewright.frontend.guard_flags import FLAG_BYTES
+from tilewright.frontend.guard_flags import FLAG_BYTES, FLAGS_BYTES
 from tilewright.frontend.libraries import View, WorkspaceError
 from tilewright.frontend.requests import Piece, Views
 from tilewright.planning.dispatch import Dispatcher
@@ -118,7 +118,7 @@ def _times_us(
     given = (0 if view is None else view.pointer for view in (views.bias, views.c, *views.operands))
     bias, residual, *operands = map(add, given, at)
     unused = (0,) * (Place.GUARD_A - Place.SCRATCH - 1)
-    flags = start + room + scratch_bytes, start + room + scratch_bytes + FLAG_BYTES
+    flags = range(start + room + scratch_bytes, start + room + scratch_bytes + FLAGS_BYTES, FLAG_BYTES)
     copied: list[quick.Copy] = []
     addresses = []
     for copy in range(copies):

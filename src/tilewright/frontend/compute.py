@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
-from tilewright.frontend.guard_flags import FLAG_BYTES, GuardFlags, Pairs
+from tilewright.frontend.guard_flags import FLAG_BYTES, FLAGS_BYTES, Flags, GuardFlags
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
 from tilewright.frontend.operands import argument_of, further_of
@@ -29,7 +29,7 @@ from tilewright.frontend.requests import Addresses, Piece, Views, checked, reque
 from tilewright.frontend.shapes import NeedsCopy
 from tilewright.notices import say_once
 from tilewright.planning.dispatch import Dispatcher, dispatcher
-from tilewright.planning.plan import Place, Plan, Role
+from tilewright.planning.plan import Place, Plan
 
 MEMO: Remembered[Settled] = remembered()
 """What is settled of the calls made so far, by their keys."""
@@ -234,11 +234,11 @@ class Settled:
         """Its requests and their plans."""
         return self._parts
 
-    def ran(self, library: Any, flag_of_b: Pairs | None = None) -> tuple[str, ...]:
+    def ran(self, library: Any) -> tuple[str, ...]:
         """What the device ran in the last call, of each launch in order: the algorithm of its pieces, or the plan.
-        flag_of_b: of a B whose pieces are kept. Waits for the GPU where the device chose. Raises LaunchError."""
+        Waits for the GPU where the device chose. Raises LaunchError."""
         if self._flags is None:
-            return tuple(_way(plan) for piece, plan in self._parts for _ in piece.starts)
+            return tuple(plan.way for piece, plan in self._parts for _ in piece.starts)
         if library.capturing():
             raise LaunchError(
                 "The stream is recording a CUDA graph: what it will run is not known yet.",
@@ -251,15 +251,9 @@ class Settled:
             )
         with self._planner.gpu.as_current():
             self._planner.gpu.synchronize()
-            raised = iter(self._flags.last.raised())
-            of_b = flag_of_b is not None and flag_of_b.raised()[0][1]
-        found = []
-        for piece, plan in self._parts:
-            for _ in piece.starts:
-                a, b = next(raised) if plan.asks_flags else (False, False)
-                other = a or (of_b if piece.request.prepared else b)
-                found.append(str(piece.request.fallback) if plan.asks_flags and other else _way(plan))
-        return tuple(found)
+            fell_back = iter(self._flags.last.fell_back())
+        plans = (plan for piece, plan in self._parts for _ in piece.starts)
+        return tuple(plan.other_way if plan.asks_flags and next(fell_back) else plan.way for plan in plans)
 
     def shares_memory(self, addresses: Addresses) -> bool:
         """Whether writing the result may change what is still to be read. addresses: 0 for a c that is the result."""
@@ -272,7 +266,7 @@ class Settled:
         return False
 
     def start(
-        self, library: Any, addresses: Addresses, result: Any, prepared: int = 0, flag_of_b: Pairs | None = None
+        self, library: Any, addresses: Addresses, result: Any, prepared: int = 0, flag_of_b: Flags | None = None
     ) -> None:
         """Start all launches on the library's stream. result: the array that they write. prepared: where pieces of B
         lie that were made before; flag_of_b: the flag of their range."""
@@ -319,8 +313,8 @@ def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
 
 
 class Kept(NamedTuple):
-    """What a call has of its own on the device, by addresses: pieces of B; its flags, one pair for each guarded launch;
-    the flag of B where its pieces are kept."""
+    """What a call has of its own on the device, by addresses: pieces of B; its flags, those of each guarded launch; the
+    flag of B where its pieces are kept."""
 
     pieces: int = 0
     flags: int = 0
@@ -328,11 +322,6 @@ class Kept(NamedTuple):
 
 
 _NOTHING_KEPT = Kept()
-
-
-def _way(plan: Plan) -> str:
-    """The algorithm of pieces that a plan begins with, or what runs."""
-    return plan.words.partition(":")[0] if any(step.role is Role.SPLIT for step in plan.steps) else plan.words
 
 
 def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any, own: Kept = _NOTHING_KEPT) -> None:
@@ -349,8 +338,9 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
             arrays = first + x, second + y, out + z, bias, residual, scratch
             if prepared or operands or flags:
                 of_b = flag_of_b if piece.request.prepared and flag_of_b else flags + FLAG_BYTES
-                plan.run(stream, (*arrays, 0, prepared, 0, 0, flags, of_b, *operands))
-                flags += 2 * FLAG_BYTES if flags and plan.asks_flags else 0
+                fell_back = flags + 2 * FLAG_BYTES
+                plan.run(stream, (*arrays, 0, prepared, 0, 0, flags, of_b, fell_back, *operands))
+                flags += FLAGS_BYTES if flags and plan.asks_flags else 0
             else:
                 plan.run(stream, arrays)
     del kept  # only now: the library may give the memory to whatever its stream does next

@@ -1,6 +1,6 @@
 """The flags by which the device chooses between two plans of a call, kept so that they can be read behind it.
 
-Launches of one stream follow each other, so that calls of a kind share flags on a stream: kernels clear, raise and read
+Launches of one stream follow each other, so that calls of a kind share flags on a stream: kernels raise, read and lower
 them in order. Each recording of a CUDA graph has flags of its own, as its replays may run beside any stream. They are
 memory of ours: what PyTorch allocates while it records belongs to the graph.
 """
@@ -12,6 +12,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu
@@ -19,8 +21,8 @@ from tilewright.runtime.memory import DeviceArray
 
 FLAG_BYTES = 4
 
-_PAIR_BYTES = 2 * FLAG_BYTES
-"""The flags of A and of B, of one launch."""
+FLAGS_BYTES = 3 * FLAG_BYTES
+"""Of one launch: the flags of A and of B, and whether it fell back."""
 
 _CHUNK_BYTES = 64 << 10
 
@@ -32,7 +34,7 @@ _PER_THREAD = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class Flags:
     """The flags of some launches on the device. start: bytes from the beginning of the memory."""
 
     memory: DeviceArray
@@ -41,13 +43,13 @@ class Pairs:
 
     @property
     def address(self) -> int:
-        """Of the flag of A of the first launch; that of B follows."""
+        """Of the flag of A of the first launch; the others follow."""
         return self.memory.pointer + self.start
 
-    def raised(self) -> list[tuple[bool, bool]]:
-        """Whether those of A and of B are raised. The GPU must have done its work."""
-        words = self.memory.download()[self.start // FLAG_BYTES :][: 2 * self.count]
-        return [(bool(a), bool(b)) for a, b in words.reshape(-1, 2)]
+    def fell_back(self) -> list[bool]:
+        """Whether the launches fell back. The GPU must have done its work."""
+        words = self.memory.download()[self.start // FLAG_BYTES :][: self.count * FLAGS_BYTES // FLAG_BYTES]
+        return [bool(word) for word in words[2 :: FLAGS_BYTES // FLAG_BYTES]]
 
 
 class _Room:
@@ -59,9 +61,10 @@ class _Room:
         self._kept: list[DeviceArray] = []
         self._next = self._end = 0
 
-    def pairs(self, count: int, *, capturing: bool) -> Pairs:
-        """Flags of some launches. Raises LaunchError where a stream is recording and there are none left."""
-        size_bytes = count * _PAIR_BYTES
+    def flags(self, count: int, *, capturing: bool) -> Flags:
+        """Flags of some launches, none raised. Raises LaunchError where a stream is recording and there are none
+        left."""
+        size_bytes = count * FLAGS_BYTES
         with self._lock:
             left_bytes = self._end - self._next
             if left_bytes < size_bytes or (left_bytes < _SPARE_BYTES and not capturing):
@@ -73,9 +76,9 @@ class _Room:
                     )
                 self._next, self._end = 0, max(_CHUNK_BYTES, 2 * size_bytes)
                 with self._gpu.as_current():
-                    self._kept.append(DeviceArray(self._gpu, (self._end // FLAG_BYTES,), F32.storage))
+                    self._kept.append(DeviceArray.of(self._gpu, np.zeros(self._end // FLAG_BYTES, F32.storage)))
             start, self._next = self._next, self._next + size_bytes
-            return Pairs(self._kept[-1], start, count)
+            return Flags(self._kept[-1], start, count)
 
 
 class GuardFlags:
@@ -83,19 +86,19 @@ class GuardFlags:
 
     def __init__(self, gpu: Gpu, count: int) -> None:
         self._room, self._count = room_of(gpu), count
-        self._of_stream: dict[tuple[int, int], Pairs] = {}
-        self.last: Pairs | None = None
+        self._of_stream: dict[tuple[int, int], Flags] = {}
+        self.last: Flags | None = None
 
-    def of_call(self, library: Any, device: int) -> Pairs:
+    def of_call(self, library: Any, device: int) -> Flags:
         """Those of a call that is made now, on the library's stream."""
         stream = library.stream(device)
         if library.capturing():
-            self.last = self._room.pairs(self._count, capturing=True)
+            self.last = self._room.flags(self._count, capturing=True)
             return self.last
         key = stream, threading.get_ident() if stream == _PER_THREAD else 0
         found = self._of_stream.get(key)
         if found is None:
-            found = self._of_stream[key] = self._room.pairs(self._count, capturing=False)
+            found = self._of_stream[key] = self._room.flags(self._count, capturing=False)
         self.last = found
         return found
 

@@ -60,7 +60,7 @@ class Prepared:
         self._lie = pieces_of_b(request)
         self._pieces, self._kept = library.scratch(size_bytes, self.weight)
         scratch, kept = library.scratch(plan.scratch_bytes, self.weight) if plan.scratch_bytes else (0, None)
-        self._flag = room_of(planner.gpu).pairs(1, capturing=library.capturing()) if request.fallback else None
+        self._flag = room_of(planner.gpu).flags(1, capturing=library.capturing()) if request.fallback else None
         flag = 0 if self._flag is None else self._flag.address + FLAG_BYTES
         places = {Place.B: library.address(self.weight), Place.OUT: self._pieces, Place.SCRATCH: scratch}
         places[Place.GUARD_B] = flag
@@ -147,7 +147,7 @@ class Prepared:
         except (NeedsCopy, CannotWrite):
             find = settle(library, a, self.weight, out, c, bias, options, operands)
             return find(), lambda: find().ran(library)
-        return call, lambda: self._settled(*asked).ran(library, self._flag)
+        return call, lambda: self._settled(*asked).ran(library)
 
     def multiply_by(self, a: Any, b: Any, *call: Any) -> Any:
         """`multiply` as a way of a call, whose b is this weight."""

@@ -27,7 +27,7 @@ from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, 
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
-from tilewright.planning.plan import Plan
+from tilewright.planning.plan import Place, Plan
 from tilewright.problem.gemm import Gemm
 
 PROMOTE_EVERY = 128
@@ -49,6 +49,9 @@ class ScaledOptions:
 
 
 _OPTIONS: dict[tuple[DType, bool, Options], ScaledOptions] = {}
+
+_NO_FLAGS = (0,) * (Place.OPERAND - Place.GUARD_A)
+"""In the places of flags, in front of the operands of an epilogue."""
 
 
 def scaled_matmul(
@@ -281,7 +284,7 @@ class _Known:
             0,
             address(scale_a),
             address(scale_b),
-            *((0, 0, *map(address, operands), *map(address, others)) if operands or others else ()),
+            *((*_NO_FLAGS, *map(address, operands), *map(address, others)) if operands or others else ()),
         )
         with gpu_of(dispatcher(self.device), library):
             self.plan.run(library.stream(self.device), addresses)

@@ -13,6 +13,7 @@ from enum import Enum
 from tilewright.artifacts import TensorBox
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr
+from tilewright.ir.guard import Guard
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle
 from tilewright.problem.problem import Problem, tma_matrix
@@ -326,7 +327,10 @@ class StartNextGrid:
 
 @dataclass(frozen=True, slots=True)
 class WaitPreviousGrid:
-    """This thread waits until the kernels before this one have ended and all they wrote is there."""
+    """This thread waits until the kernels before this one have ended and all they wrote is there. guard: then it ends
+    where the flags say that the kernel does not run; all threads of the grid that wait agree in that."""
+
+    guard: Guard | None = None
 
 
 AsyncStmt = (

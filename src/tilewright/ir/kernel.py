@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
@@ -20,12 +19,14 @@ from tilewright.ir.async_stmt import (
     TmaPrefetch,
     TmaStore,
     WaitBarrier,
+    WaitPreviousGrid,
     Wgmma,
 )
 from tilewright.ir.buffer import PEERS, Buffer, Space
 from tilewright.ir.expr import Expr, Var
-from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
-from tilewright.ir.visit import walk
+from tilewright.ir.guard import GUARD_FLAGS, Guard
+from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, Stmt, WaitCopies
+from tilewright.ir.visit import rewrite, walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.problem.gemm import FACTORS, Dim, Gemm, Operand
 from tilewright.problem.problem import Matrix, Problem, parameters_of
@@ -92,17 +93,6 @@ PASSED_WORDS = 504
 
 STATIC_SHARED_BYTES = 48 * KIB
 """The most shared memory a kernel may declare itself. Source: CUDA C++ Programming Guide, technical specifications."""
-
-
-class Guard(Enum):
-    """When a kernel runs whose launch is told two flags on the device: else each of its blocks ends at once."""
-
-    CLEAR = "clear"  # where neither flag is raised
-    RAISED = "raised"  # where one is
-
-
-GUARD_FLAGS = ("guard_a", "guard_b")
-"""The pointers to the two flags of a guarded kernel: numbers of f32, 0 where a flag is not raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +356,18 @@ def is_stepped(problems: Problems, operand: Matrix) -> bool:
             return is_own if is_vector else operand.name not in FACTORS
         case _:
             return False
+
+
+def guarded(kernel: Kernel, guard: Guard) -> Kernel:
+    """The kernel, run on a condition: threads that wait for the kernels before ask then; one whose threads do not wait
+    begins with that. What stands before the wait, such as asking the L2 for an operand, is done either way."""
+
+    def ask(stmt: Stmt) -> Body | None:
+        return (WaitPreviousGrid(guard),) if isinstance(stmt, WaitPreviousGrid) else None
+
+    first = () if kernel.overlapped else (StartNextGrid(), WaitPreviousGrid(guard))
+    body = (*first, *rewrite(kernel.body, ask))
+    return replace(kernel, variant=replace(kernel.variant, guard=guard), body=body, overlapped=True)
 
 
 def step_of(operand: str) -> str:

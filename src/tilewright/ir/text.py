@@ -250,7 +250,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
         case async_stmt.StartNextGrid():
             return "the next kernel may start"
         case async_stmt.WaitPreviousGrid():
-            return "wait until the kernels before have ended"
+            ends = "" if stmt.guard is None else f"; go on where {stmt.guard.words}"
+            return f"wait until the kernels before have ended{ends}"
         case async_stmt.WgmmaCommit():
             return "commit products"
         case async_stmt.WgmmaWait():

@@ -1,5 +1,6 @@
 """Lines of an operand scaled and split in one launch: a block holds its lines, finds their largest magnitudes, and
-stores a scale's inverse and the pieces of each. The source is read once, and no launch stands before this one.
+stores a scale's inverse and the pieces of each. The source is read once, and no launch stands before this one. Where a
+flag is asked for, it is raised for numbers that are too small beside their line.
 """
 
 from __future__ import annotations
@@ -128,12 +129,13 @@ class _Statements(PieceStatements):
             Alloc(self.largest),
             Assign(at(self.largest, ZERO), Const(0.0, F32)),
             unrolled("i", count, self.load),
-            unrolled("i", count, self._see),
+            unrolled("i", count, self._magnitudes),
             *(ShuffleAdd(at(self.largest, ZERO), 1 << bit, origin="largest", op=Op.MAX) for bit in range(5)),
             self._over_warps(),
             power_of_two(self.largest),
             self._put_inverse(),
             unrolled("i", count, self.split_and_store),
+            self.raised,
         )
 
     def line(self, i: Expr) -> Expr:
@@ -145,7 +147,7 @@ class _Statements(PieceStatements):
     def scale(self, i: Expr, element: Expr) -> Expr:
         return Load(SCALE, (ZERO,))
 
-    def _see(self, i: Expr) -> Body:
+    def _magnitudes(self, i: Expr) -> Body:
         def larger(element: Expr) -> Assign:
             seen = finite_magnitude(Load(self.held, (i, element)))
             return Assign(at(self.largest, ZERO), Binary(Op.MAX, Load(self.largest, (ZERO,)), seen))

@@ -167,7 +167,7 @@ class _Statements(ABC):
         return (Move(at(one, ZERO), at(self.shared, Var("share"), THREAD), origin="shares"), Assign(place, larger))
 
     def _stored(self) -> Body:
-        """The scale of a line or column by its largest magnitude, and the flag."""
+        """The scale of a line or column by its largest magnitude."""
         number = BLOCK * self.kept + THREAD
         inside = below(number, argument("length" if isinstance(self, _Across) else "lines"))
         inverses = times(_MATRIX, "apart", near=False) + number
@@ -175,9 +175,7 @@ class _Statements(ABC):
         body: list[Body] = [power_of_two(self.largest)]
         for place, first in ((INVERSE, inverses), (SCALE, scales)):
             body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
-        first_of_all = both(binary(Op.EQ, number, 0), binary(Op.EQ, _MATRIX, 0))
-        clear = Move(element_of("flag", F32, ZERO), at(INVERSE, ZERO), 1, first_of_all, origin="flag")
-        return together(*body, Assign(at(INVERSE, ZERO), real(0.0)), clear)
+        return together(*body)
 
     def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
         inside = both(below(line, argument("lines")), below(column, argument("length")))

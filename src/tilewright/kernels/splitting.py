@@ -124,12 +124,13 @@ class PieceStatements(ABC):
     """The statements of a thread that splits some vectors, whatever line each is of."""
 
     def __init__(self, problem: Splitting, width: int, count: int) -> None:
-        self.algorithm, self.width, self.count = problem.algorithm, width, count
+        self.algorithm, self.width, self.count, self.flags = problem.algorithm, width, count, problem.flags
         self.stored = stored_as(self.algorithm)
         self.held = registers("held", F32, count, width, note="numbers of the source")
         self.rest = registers("rest", F32, width, note="what the pieces so far leave")
         self.high = registers("high", F32, width, note="the first piece")
         self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
+        self.alarm = registers("alarm", F32, 1, note="1 where a number is too small beside its row")
 
     @abstractmethod
     def line(self, i: Expr) -> Expr:
@@ -145,7 +146,16 @@ class PieceStatements(ABC):
 
     @property
     def declared(self) -> Body:
-        return tuple(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces))
+        held = tuple(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces))
+        return (*held, Alloc(self.alarm), Assign(at(self.alarm, Const(0)), real(0.0))) if self.flags else held
+
+    @property
+    def raised(self) -> Body:
+        """The flag, by every thread that has met a number too far below the largest of its row; all write the same."""
+        if not self.flags:
+            return ()
+        met = Binary(Op.NE, Load(self.alarm, (Const(0),)), real(0.0))
+        return (Move(element_of("flag", F32, Const(0)), at(self.alarm, Const(0)), 1, met, origin="flag"),)
 
     def load(self, i: Expr) -> Move:
         line, column = self.line(i), self.column(i)
@@ -177,9 +187,15 @@ class PieceStatements(ABC):
         scale = self.scale(i, element)
         return Binary(Op.MUL, Binary(Op.MUL, number, scale), scale)
 
-    def seen(self, i: Expr, element: Expr) -> Body:
-        """What else is done with a number."""
-        return ()
+    def _seen(self, i: Expr, element: Expr) -> Body:
+        """Too small a number raises the alarm."""
+        if not self.flags:
+            return ()
+        number, scaled = Load(self.held, (i, element)), self.scaled(i, element)
+        least = Var("least", F32)
+        near = both(Binary(Op.LT, Binary(Op.MUL, least, real(-1.0)), scaled), Binary(Op.LT, scaled, least))
+        deep = both(near, Binary(Op.NE, number, real(0.0)))
+        return (Assign(at(self.alarm, Const(0)), Select(deep, real(1.0), Load(self.alarm, (Const(0),)))),)
 
     def _split(self, i: Expr, element: Expr) -> Body:
         """The pieces of one number; behind infinities and NaN stands NaN."""
@@ -203,7 +219,7 @@ class PieceStatements(ABC):
             statements.append(Assign(at(self.high, element), self._nearest(rest)))
             statements.append(self._keep(piece, element, high))
             statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))
-        return (*self.seen(i, element), *statements[:-1])
+        return (*self._seen(i, element), *statements[:-1])
 
     def _nearest(self, value: Expr) -> Expr:
         return Cast(F32, Cast(self.algorithm.pieces, value))
@@ -218,7 +234,6 @@ class _Statements(PieceStatements):
     def __init__(self, config: SplittingConfig, problem: Splitting) -> None:
         super().__init__(problem, config.width, _VECTORS[config.width])
         self.config, self.across = config, problem.across
-        self.alarm = registers("alarm", F32, 1, note="1 where a number is too small beside its row")
         self.scales = registers("scales_of", F32, self.count, self.width, note="powers of two")
 
     def body(self, pieces: Expr) -> Body:
@@ -234,7 +249,7 @@ class _Statements(PieceStatements):
             *self._scaled(),
             unrolled("i", self.count, self.load),
             unrolled("i", self.count, self.split_and_store),
-            *self._raised(),
+            *self.raised,
         )
 
     def line(self, i: Expr) -> Expr:
@@ -259,21 +274,4 @@ class _Statements(PieceStatements):
             return Move(at(self.scales, i, Const(0)), place, width, inside, origin="scales")
 
         loads = (load(Const(0)),) if self.across else unrolled("i", _VECTORS[self.config.width], load)
-        return (Alloc(self.scales), Alloc(self.alarm), Assign(at(self.alarm, Const(0)), real(0.0)), *loads)
-
-    def _raised(self) -> Body:
-        """The flag, by every thread that has met a number too far below the largest of its row; all write the same."""
-        if not self.algorithm.shift:
-            return ()
-        met = Binary(Op.NE, Load(self.alarm, (Const(0),)), real(0.0))
-        return (Move(element_of("flag", F32, Const(0)), at(self.alarm, Const(0)), 1, met, origin="flag"),)
-
-    def seen(self, i: Expr, element: Expr) -> Body:
-        """Too small a number raises the alarm."""
-        if not self.algorithm.shift:
-            return ()
-        number, scaled = Load(self.held, (i, element)), self.scaled(i, element)
-        least = Var("least", F32)
-        near = both(Binary(Op.LT, Binary(Op.MUL, least, real(-1.0)), scaled), Binary(Op.LT, scaled, least))
-        deep = both(near, Binary(Op.NE, number, real(0.0)))
-        return (Assign(at(self.alarm, Const(0)), Select(deep, real(1.0), Load(self.alarm, (Const(0),)))),)
+        return (Alloc(self.scales), *loads)

@@ -8,7 +8,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier, StoreAsync
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size
-from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, step_of
+from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, guarded, step_of
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
@@ -107,7 +107,7 @@ def lower(
             f"{MAX_SHARED_BYTES}: {sizes}.",
             hint="use smaller tiles of m, n or k.",
         )
-    return kernel
+    return kernel if variant.guard is None else guarded(kernel, variant.guard)
 
 
 def _check_warps_have_lanes(program: Program) -> None:

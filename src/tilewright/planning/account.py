@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.kernels.configuration import described
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request
@@ -28,7 +28,7 @@ Dim3 = tuple[int, int, int]
 ALWAYS, FLAGS_CLEAR, FLAG_RAISED = "always", "flags are clear", "a flag is raised"
 """When a launch runs. Launches whose condition does not hold end at once."""
 
-_CONDITIONS = {None: ALWAYS, Guard.CLEAR: FLAGS_CLEAR, Guard.RAISED: FLAG_RAISED}
+_CONDITIONS = {None: ALWAYS, Guard.DECIDES: FLAGS_CLEAR, Guard.CLEAR: FLAGS_CLEAR, Guard.RAISED: FLAG_RAISED}
 
 _SECONDS = 10.0
 """No further plan is begun to be built after so long."""

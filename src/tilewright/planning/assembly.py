@@ -10,7 +10,8 @@ from typing import Literal
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Guard, Kernel
+from tilewright.ir.guard import Guard
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
@@ -29,7 +30,7 @@ from tilewright.planning.packing import (
     row_length,
     whole_pieces,
 )
-from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step
+from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step, guards_of
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem.emulation import Algorithm
@@ -151,12 +152,12 @@ def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     skinny = skinny_for(request.gemm, request.alignment, None, request.stack, parts=config.split_k)
     if skinny is None:
         raise LaunchError(f"{request.gemm} has too many rows and columns for {config}, or other formats.")
-    launch = kernels.gemv(skinny)
+    launch, guards = kernels.gemv(skinny, request.guard), guards_of(request.guard)
     if skinny.whole:
-        places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm)
+        places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm), *guards
         return Plan((_product(launch, places, request, config),), 0, str(skinny))
-    first = _product(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0)), request, config)
-    last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0)
+    first = _product(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0), *guards), request, config)
+    last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0, request.guard)
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
 
 
@@ -206,10 +207,12 @@ def _copied(
     dtype = request.gemm.dtype
     problem = Relayout(tuple(copy.matrix for copy in copies), dtype, dtype, copies[0].count)
     aligned = [request.alignment.of(copy.name) for copy in copies]
-    launch = kernels.auxiliary(RelayoutConfig.of(problem, aligned, overlapped=kernels.overlaps), problem)
+    config = RelayoutConfig.of(problem, aligned, overlapped=kernels.overlaps)
+    launch = kernels.auxiliary(config, problem, request.guard)
     pointers = tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name]))
     what = " and ".join(f"{copy.name}{', transposed' if copy.matrix.transposed else ''}" for copy in copies)
-    yield Step(launch, pointers, Role.COPY, what, problem.compulsory_bytes)
+    told = (*pointers, *guards_of(request.guard))
+    yield Step(launch, told, Role.COPY, what, problem.compulsory_bytes, guard=request.guard)
 
 
 def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
@@ -261,11 +264,6 @@ def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:
     return tuple((int(place), 0) for place in (Place.SHARD_STARTS, *sent))
 
 
-def guards_of(guard: Guard | None) -> tuple[tuple[int, int], ...]:
-    """The places of the flags that the launch of a guarded kernel is told."""
-    return ((Place.GUARD_A, 0), (Place.GUARD_B, 0)) if guard else ()
-
-
 def _later_pieces(
     gemm: Gemm, places: Mapping[OperandName, tuple[Place, int]], piece_bytes: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
@@ -296,7 +294,9 @@ def _finish(
     at: int,
     guard: Guard | None = None,
 ) -> Step:
-    """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
+    """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight. guard: that of
+    the kernel that made them."""
+    guard = None if guard is None else guard.behind
     problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
     launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
     pointers = ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard))

@@ -254,6 +254,10 @@ CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)
 they were the fastest in 152 (benchmarks/choice_sweep.py --skinny)."""
 
 
+CLUSTERS_OF_PIECES: tuple[int, ...] = (2,)
+"""And of products of pieces: clusters of 4 were slower wherever 4096 x 4096 weights were read (H100)."""
+
+
 def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1) -> Columns:
     """Kernels, with split-K, whose busiest SM has little more work than that of the best of them. loads_bytes: that
     rows of A and B are multiples of."""

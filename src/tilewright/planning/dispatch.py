@@ -28,7 +28,7 @@ from tilewright.errors import (
     ScheduleError,
     TilewrightError,
 )
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
@@ -36,6 +36,7 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
 from tilewright.planning.coded import coded_plan, coding_plan
+from tilewright.planning.cost import moving
 from tilewright.planning.emulated import (
     emulated_plan,
     of_pieces,
@@ -71,9 +72,9 @@ _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
 
 _BEHIND_ESTIMATES = 1.23
-"""Times that products of pieces take of what is estimated, at most: f32 arithmetic is as fast as its estimate. H200,
-NT, estimated and measured TFLOP/s with the pieces side by side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at
-8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
+"""Times that products of pieces take of what is estimated, at most, beside the time of reading the pieces, which is as
+estimated: f32 arithmetic is as fast as its estimate. H200, NT, estimated and measured TFLOP/s with the pieces side by
+side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at 8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
 
 _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
@@ -367,12 +368,21 @@ class Dispatcher:
             if not request.prepared and self._pieces_us(other) <= self._pieces_us(request):
                 yield from self._emulated(other, failures)
                 return
-            behind = next(self._emulated(replace(other, guard=Guard.RAISED), failures), None)
+            behind = next(self._behind(request, other, failures), None)
             if behind is not None:
                 for plan in self._by_pieces(request, inner, failures):
                     yield with_fallback(request, plan, behind)
             return
         yield from self._by_pieces(request, inner, failures)
+
+    def _behind(self, request: Request, other: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
+        """What runs where rows or columns span too many binades: the pieces of the fallback, or f32 arithmetic, which
+        splits nothing. That takes one launch, as each that ends at once delays what follows."""
+        plain = replace(other, algorithm=None, without_workspace=True)
+        plain_us = next((us for us, one in estimates(plain, self.spec) if not is_ruled_out(plain, one)), inf)
+        ways = (other, plain) if self._pieces_us(other) < plain_us else (plain, other)
+        for way in ways:
+            yield from self._built(replace(way, guard=Guard.RAISED), failures)
 
     def _pieces_us(self, request: Request) -> float:
         return pieces_us(request, self.spec)
@@ -388,7 +398,9 @@ class Dispatcher:
     def _is_faster_in_f32(self, request: Request) -> bool:
         plain = replace(request, algorithm=None, or_f32=False, fallback=None)
         plain_us = next(iter(estimates(plain, self.spec)), (inf, None))[0]
-        return plain_us <= _BEHIND_ESTIMATES * self._pieces_us(request)
+        pieces_us = self._pieces_us(request)
+        reading_us = min(pieces_us, 1e6 * float(moving(of_pieces(request).gemm.compulsory_bytes, self.spec, 0)))
+        return plain_us <= reading_us + _BEHIND_ESTIMATES * (pieces_us - reading_us)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of

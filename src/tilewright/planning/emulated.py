@@ -14,18 +14,18 @@ from dataclasses import replace
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma import WgmmaConfig, beside_others
 from tilewright.kernels.wgmma_steps import reads_orders
-from tilewright.planning.assembly import Request, guards_of, plan_of
+from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
-from tilewright.planning.plan import Place, Plan, Role, Step
+from tilewright.planning.plan import Place, Plan, Role, Step, guards_of
 from tilewright.planning.stack import Stack
 from tilewright.problem.emulation import F16X3, Algorithm, guarded_depth, least_scaled
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -107,14 +107,16 @@ def by_scaled_pieces(request: Request) -> Request:
 
 
 def splitting_us(request: Request, spec: DeviceSpec) -> float:
-    """The estimated microseconds of everything before the product of pieces, and of launches that end at once."""
+    """The estimated microseconds of everything before the product of pieces, and of launches that end at once. A
+    product with prepared pieces starts under the splitting."""
     how, found = request.algorithm, 0.0
-    if request.fallback is not None:
-        found += (1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
+    if request.fallback is not None:  # f32 arithmetic behind a prepared operand, which is else to be split anew
+        found += (1 if request.prepared else 1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
     assert how is not None
     for name in _split_by(request):
         splitting = _splitting_of(request, name)
-        found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
+        starts = 0 if request.prepared else 1
+        found += float(moving(splitting.compulsory_bytes, spec, starts)) + MORE_LAUNCHES_SECONDS
         if how.shift and not splitting.own_scales:
             found += float(moving(_scaling(splitting).compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
         if _is_transposed(request.gemm, how, name):
@@ -162,15 +164,16 @@ def _split(
     if splitting.own_scales:
         config = LineSplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
         pointers.append(_scales_at(request, name, target))
-    elif how.shift:
-        scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
-        flag = _flag_at(request, name, target)
-        found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
-        what = "rows of A" if name == "A" else "columns of B"
-        steps.append(Step(found, (source, (place, offset), flag), Role.SCALE, what, scaling.compulsory_bytes))
-        pointers += [(place, offset + scaling.count * scaling.apart * F32.bytes), flag]
-    if not splitting.own_scales:
+    else:
         config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
+        if how.shift:
+            scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
+            found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
+            what = "rows of A" if name == "A" else "columns of B"
+            steps.append(Step(found, (source, (place, offset)), Role.SCALE, what, scaling.compulsory_bytes))
+            pointers.append((place, offset + scaling.count * scaling.apart * F32.bytes))
+    if splitting.flags:
+        pointers.append((_FLAGS[name], 0))
     launch = kernels.auxiliary(config, splitting, request.guard)
     what = f"{name}{', scaled,' if splitting.own_scales else ''} into {how.count} pieces of {how.pieces}"
     guards, moved = guards_of(request.guard), splitting.compulsory_bytes
@@ -190,17 +193,6 @@ def _scales_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> 
     assert request.algorithm is not None
     place, offset = pieces
     return place, offset + _pieces_bytes(_splitting_of(request, name))
-
-
-def _flag_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tuple[int, int]:
-    """Where the flag of an operand lies that is split: the call has places for those by which the device chooses, so
-    that they can be read behind it. Others lie behind the scales."""
-    if request.fallback is not None:
-        return _FLAGS[name], 0
-    assert request.algorithm is not None
-    place, offset = _scales_at(request, name, pieces)
-    scaling = _scaling(_splitting_of(request, name))
-    return place, offset + scaling.storage_elements("target") * F32.bytes
 
 
 def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
@@ -241,17 +233,18 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
         return Splitting(how, *sizes)
     across = inner.operand(name).order is not _K_MAJOR[name]
     apart = round_up(length if across else lines, _SCALES_TOGETHER) if count > 1 else 0
-    return Splitting(how, *sizes, across=across, least=least_scaled(how, gemm.k), scale_step=apart)
+    return Splitting(how, *sizes, across=across, scale_step=apart)
 
 
 def _splitting_of(request: Request, name: OperandName) -> Splitting:
     """How an operand of a request is split. One launch finds the scales of its lines and splits them, where a block
-    holds a line, and no flag is to be raised: that must be cleared before."""
+    holds a line. A flag is raised where there is something to fall back on."""
     how = request.algorithm
     assert how is not None
     found = _splitting(request.gemm, how, name, request.stack)
-    together = how.shift > 0 and not found.across and request.fallback is None and found.to_length <= LONGEST_LINE
-    return replace(found, own_scales=together, least=0.0) if together else found
+    together = how.shift > 0 and not found.across and found.to_length <= LONGEST_LINE
+    least = 0.0 if request.fallback is None else least_scaled(how, request.gemm.k)
+    return replace(found, own_scales=together, least=least)
 
 
 def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:
@@ -266,7 +259,7 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
     how = request.algorithm
     assert how is not None
     inner, at = of_pieces(request), 0
-    inner = replace(inner, guard=Guard.CLEAR if request.fallback else request.guard)
+    inner = replace(inner, guard=Guard.DECIDES if request.fallback else request.guard)
     if request.prepared:
         inner, config = _ahead_of_a(inner, config)
     steps: list[Step] = []
@@ -284,30 +277,27 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
 
 def _ahead_of_a(inner: Request, config: PlanConfig) -> tuple[Request, PlanConfig]:
     """A product whose B is there before A is split: its blocks start under that, and the L2 is asked for their first
-    tiles of B."""
+    tiles of B. Those of the launches around it find room beside them."""
     assert isinstance(config.kernel, WgmmaConfig)
-    return replace(inner, constant="B"), replace(config, kernel=replace(config.kernel, dependent_launch=True))
+    kernel = replace(beside_others(config.kernel), dependent_launch=True)
+    return replace(inner, constant="B"), replace(config, kernel=kernel)
 
 
 def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """The scales and the flags of both operands. places: of their pieces."""
-    assert request.algorithm is not None
-    found: dict[int, tuple[int, int]] = {}
-    for name in PACKABLE:
-        found[_SCALES[name]] = _scales_at(request, name, places[_PLACE[name]])
-        found[_FLAGS[name]] = _flag_at(request, name, places[_PLACE[name]])
-    return found
+    """The scales of both operands. places: of their pieces."""
+    return {_SCALES[name]: _scales_at(request, name, places[_PLACE[name]]) for name in PACKABLE}
 
 
 def with_fallback(request: Request, first: Plan, other: Plan) -> Plan:
-    """A plan by scaled pieces, and behind it one that runs where these do not do. other: by the fallback, guarded."""
-    assert request.algorithm is not None and request.fallback is not None
+    """A plan by scaled pieces, and behind it one that runs where these do not do. other: that one, guarded. The flag of
+    a prepared operand stays as it is."""
+    kept: dict[int, tuple[int, int]] = {Place.GUARD_B: (Place.GUARD_A, 0)} if request.prepared else {}
     more = [
-        replace(step, pointers=tuple(_moved(one, {}, first.scratch_bytes) for one in step.pointers))
+        replace(step, pointers=tuple(_moved(one, kept, first.scratch_bytes) for one in step.pointers))
         for step in other.steps
     ]
-    words = f"{first.words}; {request.fallback} where rows or columns span too many binades"
-    return Plan((*first.steps, *more), first.scratch_bytes + other.scratch_bytes, words)
+    words = f"{first.words}; {other.way} where rows or columns span too many binades"
+    return Plan((*first.steps, *more), first.scratch_bytes + other.scratch_bytes, words, other.way)
 
 
 def _size_bytes(request: Request, name: OperandName) -> int:
@@ -316,8 +306,7 @@ def _size_bytes(request: Request, name: OperandName) -> int:
     splitting = _splitting_of(request, name)
     if not request.algorithm.shift:
         return _pieces_bytes(splitting)
-    scales_and_flag = _scaling(splitting).storage_elements("target") + 1
-    return _pieces_bytes(splitting) + round_up(scales_and_flag * F32.bytes, 256)
+    return _pieces_bytes(splitting) + round_up(_scaling(splitting).storage_elements("target") * F32.bytes, 256)
 
 
 def _pieces_bytes(splitting: Splitting) -> int:
@@ -326,7 +315,7 @@ def _pieces_bytes(splitting: Splitting) -> int:
     return round_up(elements * splitting.out.bytes, 256)
 
 
-def _moved(pointer: tuple[int, int], pieces: dict[int, tuple[int, int]], scratch: int) -> tuple[int, int]:
+def _moved(pointer: tuple[int, int], pieces: Mapping[int, tuple[int, int]], scratch: int) -> tuple[int, int]:
     """Where a pointer of the product of pieces lies among those of the call."""
     place, offset = pointer
     if place is Place.SCRATCH:

@@ -12,7 +12,8 @@ from tilewright.codegen import print_cuda
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ScheduleError, TilewrightError
-from tilewright.ir.kernel import Guard, Kernel, Variant
+from tilewright.ir.guard import Guard
+from tilewright.ir.kernel import Kernel, Variant, guarded
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.coded import CodedConfig
 from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
@@ -168,19 +169,22 @@ class Kernels:
         key = (config, problem.formats, guard)
         found = self._auxiliary.get(key)
         if found is None:
-            kernel = guarded(config.kernel(problem), guard)  # type: ignore[arg-type]
+            kernel = config.kernel(problem)  # type: ignore[arg-type]
+            kernel = kernel if guard is None else guarded(kernel, guard)
             found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
         nowhere = (0,) * (len(problem.matrices) + len(found.kernel.guard_flags))
         return found.loaded.prepare(grid_of(found.kernel, problem), found.kernel.block, arguments(problem, nowhere))
 
-    def gemv(self, skinny: Skinny) -> PreparedLaunch:
+    def gemv(self, skinny: Skinny, guard: Guard | None = None) -> PreparedLaunch:
         """The launch of a GEMV kernel. Raises what compiling or loading raises, the second time at once."""
-        key = skinny.key
+        key = (*skinny.key, guard)
         found = self._auxiliary.get(key)
         if found is None:
             kernel = skinny.kernel()
+            kernel = kernel if guard is None else guarded(kernel, guard)
             found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
-        return found.loaded.prepare(skinny.grid(found.kernel), found.kernel.block, skinny.arguments())
+        values = skinny.arguments(len(found.kernel.guard_flags))
+        return found.loaded.prepare(skinny.grid(found.kernel), found.kernel.block, values)
 
     def small(self, source: CudaSource) -> LoadedKernel:
         """A text, compiled and loaded. Raises what compiling or loading raises, the second time at once."""
@@ -195,11 +199,6 @@ class Kernels:
                 self._failed[source] = failure
                 raise
         return found
-
-
-def guarded(kernel: Kernel, guard: Guard | None) -> Kernel:
-    """The kernel, run on a condition."""
-    return kernel if guard is None else replace(kernel, variant=replace(kernel.variant, guard=guard))
 
 
 def schedule_of(gemm: Gemm, config: PlanConfig) -> Schedule:

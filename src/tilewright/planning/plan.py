@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
@@ -34,7 +34,8 @@ class Place(IntEnum):
     SCALE_B = 9
     GUARD_A = 10
     GUARD_B = 11
-    OPERAND = 12
+    FELL_BACK = 12
+    OPERAND = 13
 
 
 class Role(StrEnum):
@@ -79,18 +80,30 @@ class Step:
     guard: Guard | None = None
 
 
+def guards_of(guard: Guard | None) -> tuple[tuple[int, int], ...]:
+    """The places of the flags that the launch of a guarded kernel is told."""
+    return ((Place.GUARD_A, 0), (Place.GUARD_B, 0), (Place.FELL_BACK, 0)) if guard else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Launches in order. scratch_bytes: of workspace that they share. words: what runs, for people."""
+    """Launches in order. scratch_bytes: of workspace that they share. words: what runs, for people. other_way: that the
+    device goes where a flag is raised."""
 
     steps: tuple[Step, ...]
     scratch_bytes: int
     words: str
+    other_way: str = ""
+
+    @property
+    def way(self) -> str:
+        """The algorithm of pieces that it begins with, or what runs."""
+        return self.words.partition(":")[0] if any(step.role is Role.SPLIT for step in self.steps) else self.words
 
     @property
     def asks_flags(self) -> bool:
-        """Whether the device chooses by flags for which the call has places: `Place.GUARD_A` and `GUARD_B`."""
-        return any(place in (Place.GUARD_A, Place.GUARD_B) for step in self.steps for place, _ in step.pointers)
+        """Whether the device chooses by flags for which the call has places, from `Place.GUARD_A` on."""
+        return any(step.guard is not None for step in self.steps)
 
     def run(self, stream: int, addresses: Sequence[int]) -> None:
         """Start everything on a stream, by its address. addresses: by `Place`; 0 for what is not there."""

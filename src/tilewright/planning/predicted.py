@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.ir.kernel import Guard
+from tilewright.ir.guard import Guard
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.gemv_fit import blocks_that_fit, sm_seconds
 from tilewright.model.power import Energy, Events, sustained_mhz

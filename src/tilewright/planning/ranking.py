@@ -30,6 +30,7 @@ from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
+    CLUSTERS_OF_PIECES,
     candidates,
     families,
     families_for,
@@ -45,6 +46,7 @@ from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_pa
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
+from tilewright.planning.wgmma_cost import reads_pieces
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import BLOCK
 from tilewright.units import ceil_div
@@ -220,8 +222,9 @@ def ranked(
         sources = [table if most is None else _with_split_k(table, most)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
-        known = fitted_here and gemm.pieces is None and swept
-        sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
+        known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
+        proposed = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
+        sizes = (proposed if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]

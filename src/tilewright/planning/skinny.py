@@ -81,9 +81,9 @@ class Skinny:
         batch = 1 if self.stack is None else self.stack.count
         return grid_of(kernel, self.problem, part_of_k=self.part_of_k, batch=batch)
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Of the launch, with no addresses yet."""
-        nowhere = (0,) * len(self.problem.matrices)
+    def arguments(self, flags: int = 0) -> tuple[Any, ...]:
+        """Of the launch, with no addresses yet. flags: that it is told beside the matrices."""
+        nowhere = (0,) * (len(self.problem.matrices) + flags)
         given = arguments(self.problem, nowhere, part_of_k=0 if self.whole else self.part_of_k)
         if self.stack is None:
             return given

@@ -57,6 +57,19 @@ _LOADED_LATENCY_SECONDS = 1.8e-6
 weights by bf16x6: 112 blocks with two stages of 54 KB read 3.3 to 3.4 TB/s, those with deeper rings up to 4.2."""
 
 
+_L2_BYTES_PER_SECOND = 6.5e12
+"""That the L2 gives to all SMs, beside memory: of products that memory bounds, bytes asked for beyond took so long.
+H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
+
+
+_ASKING_SMS, _IDLE_SMS = 0.8, 0.4
+"""The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
+same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
+
+_READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
+"""`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constants:
     """What was fitted to sweeps of the H200, by `benchmarks/fit_choice.py`.
@@ -191,9 +204,10 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     """Kernels with what no size of a problem changes: found once for a table that is kept, with the constants that are
     shipped.
 
-    height, width: of a tile. sms: that blocks fill; slots, room: blocks of all SMs, and of those. slowest: clocks of a
-    k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the boxes that bring them.
-    promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks of an epilogue that stores C, or a part.
+    asked_bytes: of the L2 by a block for a k tile. height, width: of a tile. sms: that blocks fill; slots, room: blocks
+    of all SMs, and of those. slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows
+    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks
+    of an epilogue that stores C, or a part.
     """
 
     def found(c: Columns) -> dict[str, Any]:
@@ -216,6 +230,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "room": sms * together,
             "stage_bytes": stage_bytes,
             "slowest": np.maximum(slowest, asked * stage_bytes / used.l2),
+            "asked_bytes": asked * stage_bytes,
             "arriving": a_rows + b_rows,
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
@@ -273,6 +288,26 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
+def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
+    """Whether memory bounds a product of pieces, whatever multiplies them."""
+    if gemm.pieces is None:
+        return False
+    flops = len(gemm.products) * 2.0 * gemm.m * gemm.n * gemm.k
+    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") * spec.sm_count * spec.tensor_clock_mhz * 1e6
+    return flops / rate < gemm.compulsory_bytes / (spec.dram_gb_per_s * 1e9)
+
+
+def _reading(
+    c: Columns, memory: Any, again_bytes: Any, blocks: Any, waves: Any, spec: DeviceSpec, at: Constants
+) -> Any:
+    """The seconds of memory and the L2 where they bound a product. again_bytes: asked of the L2 beyond what memory
+    moves."""
+    l2 = np.maximum(again_bytes, 0) / _L2_BYTES_PER_SECOND
+    idle = 1 + _IDLE_SMS * np.maximum(0, 1 - blocks / (_ASKING_SMS * spec.sm_count))
+    waits = (waves - 1) * _LOADED_LATENCY_SECONDS + (c.cluster_k > 1) * _MEETING_SECONDS
+    return idle * np.maximum(memory, l2) + at.overlap * np.minimum(memory, l2) + waits
+
+
 def timed(
     c: Columns,
     gemm: Gemm,
@@ -296,7 +331,9 @@ def timed(
     outside = np.maximum(0, height - m) + np.maximum(0, width - n)
     arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival
     clocks = np.maximum(c.slowest, arriving) + at.iteration / (1 + ping_pong * (waves > 1)) + c.promoted
-    crowd = np.where((together > 1) & (blocks > spec.sm_count), together * (1 + at.crowd), 1.0)
+    read = reads_pieces(gemm, spec)
+    full = c.room / together if read else spec.sm_count
+    crowd = np.where((together > 1) & (blocks > full), together * (1 + at.crowd), 1.0)
     body = steps * clocks * crowd
     if gemm.pieces is not None:  # of others, `correction` knows better
         shared = np.where(crowd == 1, 1, together)
@@ -313,9 +350,15 @@ def timed(
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
+        if read:
+            memory = _reading(c, memory, blocks * steps * c.asked_bytes - moved_bytes, blocks, waves, spec, at)
+            memory = memory + epilogue / (spec.tensor_clock_mhz * 1e6)  # which comes when memory has done its work
     launch = at.launch + at.persistent * persistent + at.split * split
     launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
-    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + at.overlap * np.minimum(sm_seconds, memory)
+    overlap = _READ_OVERLAP if read else at.overlap
+    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory)
+    if read:  # a block that has an SM to itself takes the deepest ring
+        seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)
 
 

@@ -11,8 +11,8 @@ from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A scale for each line of each matrix of a batch, or for each column of its lines, and its inverse; and a flag, 0,
-    that splitting may raise. Sizes in elements.
+    """A scale for each line of each matrix of a batch, or for each column of its lines, and its inverse. Sizes in
+    elements.
 
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
     across: a scale is of a column, all lines together; else of a line. apart: in the target, from the inverses of one
@@ -41,11 +41,11 @@ class Scaling:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        return NamedMatrix("source", F32), NamedMatrix("target", F32), NamedMatrix("flag", F32)
+        return NamedMatrix("source", F32), NamedMatrix("target", F32)
 
     @property
     def results(self) -> tuple[str, ...]:
-        return "target", "flag"
+        return ("target",)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -61,8 +61,6 @@ class Scaling:
         return F32, self.across
 
     def storage_elements(self, name: str) -> int:
-        if name == "flag":
-            return 1
         if name == "target":
             return 2 * self.count * self.apart
         one = (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
@@ -83,5 +81,4 @@ class Scaling:
         return (
             "source  f32, lines x length, lines leading elements apart",
             "target  f32, inverses of scales, apart elements for each matrix; the scales",
-            "flag    f32, a 0",
         )

@@ -19,8 +19,8 @@ class Splitting:
     to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
     the next. step, to_step: from one matrix of a batch to the next. count: of the batch. across:
     scales, of algorithms that have them, are of columns of the source, not of lines. least: magnitudes of scaled
-    numbers below which the flag is raised. scale_step: from the scales of one matrix to the next. own_scales: of lines,
-    which the launch finds; it stores their inverses, and raises no flag.
+    numbers below which a flag is raised; 0: there is no flag. scale_step: from the scales of one matrix to the next.
+    own_scales: of lines, which the launch finds; it stores their inverses.
     """
 
     algorithm: Algorithm
@@ -52,6 +52,8 @@ class Splitting:
             )
         if self.own_scales and (self.across or not self.algorithm.shift):
             raise ProblemError(f"A launch that splits for {self.algorithm} finds no scales of columns.")
+        if self.least and not self.algorithm.shift:
+            raise ProblemError(f"{self.algorithm} scales no numbers, so that none of them is below {self.least}.")
 
     @property
     def out(self) -> DType:
@@ -65,17 +67,17 @@ class Splitting:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        more = ("inverses",) if self.own_scales else ("scales", "flag") if self.algorithm.shift else ()
+        more = ("inverses" if self.own_scales else "scales",) * (self.algorithm.shift > 0) + ("flag",) * self.flags
         return NamedMatrix("source", F32), NamedMatrix("target", self.out), *(NamedMatrix(one, F32) for one in more)
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("target", "inverses") if self.own_scales else ("target", "flag") if self._flags else ("target",)
+        return "target", *(("inverses",) * self.own_scales), *(("flag",) * self.flags)
 
     @property
-    def _flags(self) -> bool:
-        """Whether scales are given, and a flag is raised."""
-        return self.algorithm.shift > 0 and not self.own_scales
+    def flags(self) -> bool:
+        """Whether a flag is raised."""
+        return self.least > 0
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -83,13 +85,13 @@ class Splitting:
         offsets: tuple[str, ...] = ("leading", "to_leading", "to_piece", "step", "to_step")
         found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
         offsets += ("scale_step",) * (self.algorithm.shift > 0)
-        least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self._flags else ()
+        least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self.flags else ()
         return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets), *least)
 
     @property
-    def formats(self) -> tuple[str, bool, bool]:
+    def formats(self) -> tuple[str, bool, bool, bool]:
         """What a kernel is made for, beside its configuration."""
-        return self.algorithm.name, self.across, self.own_scales
+        return self.algorithm.name, self.across, self.own_scales, self.flags
 
     def storage_elements(self, name: str) -> int:
         if name == "flag":
@@ -123,11 +125,11 @@ class Splitting:
             "to_length, lines to_leading elements apart; zeros beyond the source",
             *(
                 (f"scales  f32, one for each {'column' if self.across else 'line'}, a factor twice",)
-                if self._flags
+                if self.algorithm.shift and not self.own_scales
                 else ()
             ),
-            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self._flags else ()),
             *(("inverses  f32, of the scale of each line",) if self.own_scales else ()),
+            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self.flags else ()),
         )
 
 

@@ -41,7 +41,7 @@ from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.arrivals import wait_for_rows
-from tilewright.lowering.block_scales import ScaleStream, sides
+from tilewright.lowering.block_scales import OwnScales, ScaleStream
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -205,7 +205,7 @@ class TmaKernel:
 
     @cached_property
     def _scales(self) -> ScaleStream:
-        return ScaleStream(sides(self.compute.sums) or (), self._stages)
+        return ScaleStream(self.compute.sums, self._stages)
 
     @cached_property
     def _vectors(self) -> EpilogueVectors:
@@ -393,13 +393,14 @@ class TmaKernel:
         stage, parity = uses.following()
         ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
         events = (
-            Event(always(*lets, *(self._scales.read(self._read) if self._scales.in_front else ()))),
+            Event(always(*lets, *self._scales.read(self._read))),
             Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
         first, phase = uses.first()
         carried = uses.carried() if isinstance(uses, RunningStages) else ()
         return (
+            *OwnScales(self.compute.sums).first(self._count),
             *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
             For(self._loop, self._count, pipeline.steady(), carried=carried),
             *pass_turn,
@@ -418,9 +419,7 @@ class TmaKernel:
         release = self._release(env)
         if last != TRUE:
             ahead, release = if_any(last, ahead), if_any(last, release)
-        if not self._scales.in_front:
-            stream = ScaleStream(sides(sums.of_part) or (), self._stages)
-            ahead = (*stream.read(self._read), *ahead)
+        ahead = (*OwnScales(sums.of_part).beside(Var(self._loop), self._count, last), *ahead)
         return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:

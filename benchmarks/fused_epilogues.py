@@ -167,7 +167,9 @@ def _codes_of_blocks_by_torch(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any
 
 def cases() -> Iterator[Case]:
     wide, square = (8192, 14336, 4096), (8192, 8192, 4096)
-    yield Case("swiglu", wide, gated, lambda x, g, u: (tw.linear_gated(x, g, u),), (_swiglu, _swiglu_of_one_product), ("bf16",))
+    yield Case(
+        "swiglu", wide, gated, lambda x, g, u: (tw.linear_gated(x, g, u),), (_swiglu, _swiglu_of_one_product), ("bf16",)
+    )
     yield Case(
         *("rms", square, with_residual),
         lambda x, w, r: tw.linear(x, w, epilogue=ops.add_residual, operands={"residual": r}),
@@ -219,7 +221,9 @@ def run(case: Case, device: Any, scale: int, mode: str) -> dict[str, Any]:
         size = sum(one.numel() * one.element_size() for one in operands[0])
         operands += [case.make(*shape, device) for _ in range(ROTATED_BYTES // size)]
     found = {name: call(*operands[0]) for name, call in calls.items()}
-    off = [max(each) for each in zip(*(distances(found[OURS], found[name]) for name in calls if name != OURS), strict=True)]
+    off = [
+        max(each) for each in zip(*(distances(found[OURS], found[name]) for name in calls if name != OURS), strict=True)
+    ]
     right = all(one <= MOST_DISTANCE[kind] for one, kind in zip(off, case.kinds, strict=True))
     row: dict[str, Any] = {"case": case.name, "shape": shape, "distances": [float(f"{one:.3g}") for one in off]}
     row["right"] = right

@@ -1,6 +1,6 @@
 """Scales of blocks, which multiply the sum of a group of k when it is promoted.
 
-    consumers                MMAs;  memory -> registers: scales of the next group;  sum += sum_group * (scale_a * scale_b)
+    consumers                MMAs, and memory -> registers, for the next group;  sum += sum_group * (scale_a * scale_b)
     a warp of the producer   cp.async: where each column has a scale, those of the tile -> the stage of its tiles
 
 A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,

@@ -175,8 +175,8 @@ def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
     def with_stages(count: int) -> Columns:
         one = c.with_columns(subtile_stages=np.full(len(c), count))
         one = one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged)
-        one = one.with_columns(stages=wgmma.deepest_ring(one))
-        return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one) > room))
+        one = one.with_columns(stages=wgmma.deepest_ring(one, 1, gemm))
+        return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one, gemm) > room))
 
     one, two = with_stages(1), with_stages(2)
     better = (two.subtile > 0) & (two.stages < _GOOD_STAGES) & (one.stages > two.stages)

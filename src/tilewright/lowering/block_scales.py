@@ -131,14 +131,14 @@ class Side:
         """Whether the scales come to shared memory, for all threads: one for each column of an instruction."""
         return self.index == 1 and self.block == 1
 
-    def _source(self, at: Expr, block_of_k: Expr) -> tuple[Ref, Expr]:
-        """A scale in memory, of row or column `at`, and whether there is one."""
+    def _source(self, at: Expr, block_of_k: Expr, exact: frozenset[str] = frozenset()) -> tuple[Ref, Expr]:
+        """A scale in memory, of row or column `at`, and whether there is one. exact: sizes that tiles divide."""
         program = self.sums.program
         block = at if self.block == 1 else binary(Op.DIV, at, self.block)
         along, deep = (Var(step) for step in step_names(self.name))
         bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
         source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + block_of_k * deep))
-        return source, binary(Op.LT, at, end_of(program, self.dim))
+        return source, TRUE if self.dim in exact else binary(Op.LT, at, end_of(program, self.dim))
 
     def _over_numbers(self, body: Body, together: int = 1) -> Body:
         """`body` for each scale of a thread, or for each `together` of them."""
@@ -159,10 +159,10 @@ class Side:
     def _index(self) -> tuple[Expr, ...]:
         return (*(Var(name) for name in self._tiles), Var(_NUMBER))
 
-    def load(self, block_of_k: Expr, exists: Expr) -> Body:
+    def load(self, block_of_k: Expr, exists: Expr, exact: frozenset[str]) -> Body:
         """The scales of a block of k are on their way to `ahead`; 0 beyond the matrix."""
         program, at = self.sums.program, Var(f"{self.name}_at")
-        source, inside = self._source(at, block_of_k)
+        source, inside = self._source(at, block_of_k, exact)
         body: Body = (
             Let(program.instruction_axes[self.index].name, self._place_of(Var(_NUMBER))),
             Let(at.name, digit_sum(program.axes_of(self.dim)) + origin_of(program, self.dim)),
@@ -214,9 +214,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class OwnScales:
-    """The scales that a thread loads for itself. sums: of the whole tile, or of the part that is promoted at a time."""
+    """The scales that a thread loads for itself. sums: of the whole tile, or of the part that is promoted at a time.
+    exact: sizes that tiles divide."""
 
     sums: Sums
+    exact: frozenset[str]
 
     @property
     def _sides(self) -> tuple[Side, ...]:
@@ -224,10 +226,9 @@ class OwnScales:
 
     def first(self, count: Expr) -> Body:
         """Those of the first of `count` iterations."""
-        begin = binary(Op.LT, 0, count)
-        return tuple(
-            stmt for one in self._sides for stmt in (Alloc(one.ahead), *one.load(_block_of_k(self.sums, ZERO), begin))
-        )
+        exists = binary(Op.LT, 0, count)
+        loads = (one.load(_block_of_k(self.sums, ZERO), exists, self.exact) for one in self._sides)
+        return (*(Alloc(one.ahead) for one in self._sides), *(stmt for load in loads for stmt in load))
 
     def beside(self, iteration: Expr, count: Expr, last: Expr) -> Body:
         """Beside the MMAs of an iteration: its scales are taken, those of the next one loaded, which the end of this
@@ -236,7 +237,7 @@ class OwnScales:
         exists = binary(Op.LT, iteration + 1, count)
         body: Body = ()
         for side in self._sides:
-            load = side.load(_block_of_k(self.sums, iteration + 1), exists)
+            load = side.load(_block_of_k(self.sums, iteration + 1), exists, self.exact)
             own = any(axis.dim == side.dim and axis.name in self.sums.outside for axis in self.sums.program.sum_axes)
             body = (*body, *side.take(), *(load if own or last == TRUE else if_any(last, load)))
         return body

@@ -400,7 +400,7 @@ class TmaKernel:
         first, phase = uses.first()
         carried = uses.carried() if isinstance(uses, RunningStages) else ()
         return (
-            *OwnScales(self.compute.sums).first(self._count),
+            *OwnScales(self.compute.sums, self.exact).first(self._count),
             *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
             For(self._loop, self._count, pipeline.steady(), carried=carried),
             *pass_turn,
@@ -419,7 +419,7 @@ class TmaKernel:
         release = self._release(env)
         if last != TRUE:
             ahead, release = if_any(last, ahead), if_any(last, release)
-        ahead = (*OwnScales(sums.of_part).beside(Var(self._loop), self._count, last), *ahead)
+        ahead = (*OwnScales(sums.of_part, self.exact).beside(Var(self._loop), self._count, last), *ahead)
         return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:

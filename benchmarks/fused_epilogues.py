@@ -72,8 +72,9 @@ def pair(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
 
 
 def gated(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
-    """The two weights lie one behind the other, so that one product may read them as one."""
-    return drawn(m, k, device), *drawn(2 * n, k, device).split(n)
+    """The two weights, which lie one behind the other, and both as one."""
+    both = drawn(2 * n, k, device)
+    return drawn(m, k, device), *both.split(n), both
 
 
 def with_residual(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
@@ -89,13 +90,12 @@ def scaled(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
     return codes(m, k, device), codes(n, k, device), one, one
 
 
-def _swiglu(x: Any, gate: Any, up: Any) -> Any:
+def _swiglu(x: Any, gate: Any, up: Any, _: Any) -> Any:
     return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T),)
 
 
-def _swiglu_of_one_product(x: Any, gate: Any, up: Any) -> Any:
-    n, k = gate.shape
-    left, right = (x @ gate.as_strided((2 * n, k), (k, 1)).T).chunk(2, -1)
+def _swiglu_of_one_product(x: Any, _gate: Any, _up: Any, both: Any) -> Any:
+    left, right = (x @ both.T).chunk(2, -1)
     return (torch.nn.functional.silu(left) * right,)
 
 
@@ -168,7 +168,12 @@ def _codes_of_blocks_by_torch(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any
 def cases() -> Iterator[Case]:
     wide, square = (8192, 14336, 4096), (8192, 8192, 4096)
     yield Case(
-        "swiglu", wide, gated, lambda x, g, u: (tw.linear_gated(x, g, u),), (_swiglu, _swiglu_of_one_product), ("bf16",)
+        "swiglu",
+        wide,
+        gated,
+        lambda x, g, u, _: (tw.linear_gated(x, g, u),),
+        (_swiglu, _swiglu_of_one_product),
+        ("bf16",),
     )
     yield Case(
         *("rms", square, with_residual),

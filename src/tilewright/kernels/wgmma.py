@@ -174,7 +174,7 @@ class WgmmaConfig(Tiled):
 
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
-        return int(producer_registers(self, gemm)), int(consumer_registers(self, gemm))
+        return producer_registers(gemm), int(consumer_registers(self, gemm))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
@@ -211,7 +211,7 @@ def start_registers(config: Any) -> Column:
 def consumer_registers(config: Any, gemm: Gemm | None = None) -> Column:
     """Of a thread of a consumer: what the producer gives up is shared out among them. gemm: as of
     `producer_registers`."""
-    left = start_registers(config) * (config.consumers + 1) - producer_registers(config, gemm)
+    left = start_registers(config) * (config.consumers + 1) - producer_registers(gemm)
     return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
 
 

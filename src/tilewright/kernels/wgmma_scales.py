@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import F32
+from tilewright.ir.tiles import BOX_ALIGN_BYTES
 from tilewright.kernels.columns import Column
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
+from tilewright.problem.block_scales import NAMES, BlockScales
 from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
 
 PRODUCER_REGISTERS = 24
-COPY_REGISTERS = 40
-"""Of the producer's warpgroup where one of its warps copies scales of blocks."""
+COPY_REGISTERS, COPY_REGISTERS_OF_BOTH = 40, 56
+"""Of the producer's warpgroup where some of its warps copy scales of blocks, of rows of one operand or of both."""
 
 _FEW_COLUMNS = 64
 """Of an instruction whose columns have scales of their own, where its rows could have them: each takes a register."""
@@ -43,23 +46,15 @@ def promotes_in_turn(config: Any) -> Column:
     return (config.promote_every == config.k) & (config.pieces == 1) & (sharing(config) > 1)
 
 
-def _are_streamed(config: Any, gemm: Gemm) -> Column:
-    """Whether scales of blocks come with the stages: one for each column of an instruction."""
-    scales = gemm.block_scales
-    return False if scales is None else np.where(config.swap_ab, scales.a, scales.b) == 1
-
-
 def scale_registers(config: Any, gemm: Gemm) -> Column:
-    """Registers of a thread for the scales of blocks that its accumulators are multiplied by when they are promoted,
-    and for those of the next block of k where it loads them itself."""
+    """Registers of a thread for the scales of blocks that its accumulators are multiplied by when they are promoted."""
     scales = gemm.block_scales
     if scales is None:
         return 0
     rows, columns = (np.where(config.swap_ab, *sides) for sides in ((scales.b, scales.a), (scales.a, scales.b)))
-    of_rows = (fragments_of(config) + 1) * np.where(rows == 1, 2, 1)
+    of_rows = fragments_of(config) * np.where(rows == 1, 2, 1)
     across = columns_of(config)
-    shared = 2 * (across // np.gcd(across, np.maximum(columns, 1)))
-    return of_rows + np.where(_are_streamed(config, gemm), across // 4, shared)
+    return of_rows + np.where(columns == 1, across // 4, across // np.gcd(across, np.maximum(columns, 1)))
 
 
 def blocks_fit(config: Any, gemm: Gemm) -> Column:
@@ -67,19 +62,32 @@ def blocks_fit(config: Any, gemm: Gemm) -> Column:
     scales = gemm.block_scales
     if scales is None:
         return config.m > 0
-    many = _are_streamed(config, gemm) & (columns_of(config) > _FEW_COLUMNS)
-    return np.logical_not(many & (max(scales.a, scales.b) > 1))
+    shared = np.where(config.swap_ab, scales.a, scales.b)
+    return np.logical_not((shared == 1) & (max(scales.a, scales.b) > 1) & (columns_of(config) > _FEW_COLUMNS))
 
 
 def scale_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     """Shared memory of the scales that come with the tiles of a stage."""
-    if gemm is None or gemm.block_scales is None:
+    scales = None if gemm is None else gemm.block_scales
+    if scales is None:
         return 0
-    return _are_streamed(config, gemm) * columns_of(config) * F32.bytes
+    if scales.by_tma:
+        return _box_bytes(config.m, scales, NAMES[0]) + _box_bytes(config.n, scales, NAMES[1])
+    entries = config.m // np.gcd(config.m, scales.a) + config.n // np.gcd(config.n, scales.b)
+    return entries * F32.bytes
 
 
-def producer_registers(config: Any, gemm: Gemm | None = None) -> Column:
-    """Of a thread of the producer's warpgroup, one of whose warps may copy scales of blocks."""
-    if gemm is None or gemm.block_scales is None:
+def _box_bytes(tile: Column, scales: BlockScales, name: str) -> Column:
+    """Shared memory of what TMA loads of one operand's scales, which begins at a multiple of 128 bytes."""
+    side = scales.side(name)
+    touched = ceil_div(tile - np.gcd(tile, side), side) + 1 if side > 1 else tile
+    along = touched * 4 if scales.lie_of(name) == "k" else touched
+    return ceil_div(along * F32.bytes, BOX_ALIGN_BYTES) * BOX_ALIGN_BYTES
+
+
+def producer_registers(gemm: Gemm | None = None) -> int:
+    """Of a thread of the producer's warpgroup, some of whose warps copy the scales of blocks."""
+    scales = None if gemm is None else gemm.block_scales
+    if scales is None or scales.by_tma:
         return PRODUCER_REGISTERS
-    return np.where(_are_streamed(config, gemm), COPY_REGISTERS, PRODUCER_REGISTERS)
+    return COPY_REGISTERS if max(scales.a, scales.b) > 1 else COPY_REGISTERS_OF_BOTH

@@ -1,12 +1,10 @@
 """Scales of blocks, which multiply the sum of a group of k when it is promoted.
 
-    consumers                MMAs, and memory -> registers, for the next group;  sum += sum_group * (scale_a * scale_b)
-    a warp of the producer   cp.async: where each column has a scale, those of the tile -> the stage of its tiles
+    the producer             TMA, or one of its warps by cp.async: scales of the tile -> the stage of its tiles
+    consumers                MMAs of the stage;  stage -> registers;  sum += sum_group * (scale_a * scale_b)
 
 A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
-and those of its columns, are registers of their own. Where these are few, a thread loads its own a group ahead
-(`OwnScales`). A scale for each column of an instruction is too many for that: all threads need them, and they come with
-the tiles (`ScaleStream`).
+and those of its columns, are registers of their own.
 """
 
 from __future__ import annotations
@@ -16,21 +14,26 @@ from math import gcd
 from typing import Literal
 
 from tilewright.dtypes import F32
-from tilewright.ir.async_stmt import ArriveBarrier
+from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import TRUE, ZERO, Binary, Const, Expr, Load, Op, Var, binary, both
+from tilewright.ir.env import HERE, Env
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
+from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
+from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
-from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales, step_names
-from tilewright.units import ceil_div
+from tilewright.problem.block_scales import NAMES, TMA_BYTES, BlockScaleName, BlockScales, step_names
+from tilewright.units import ceil_div, round_up
 
 _NUMBER = "scale_number"
+
+_PIECE = TMA_BYTES // F32.bytes
+"""Scales of the least that TMA loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,75 +129,67 @@ class Side:
         place: Expr = self.fragment.element(lane_of(self.sums.program), register)[self.index]
         return place
 
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the scales come to shared memory, for all threads: one for each column of an instruction."""
-        return self.index == 1 and self.block == 1
-
-    def _source(self, at: Expr, block_of_k: Expr, exact: frozenset[str] = frozenset()) -> tuple[Ref, Expr]:
-        """A scale in memory, of row or column `at`, and whether there is one. exact: sizes that tiles divide."""
-        program = self.sums.program
-        block = at if self.block == 1 else binary(Op.DIV, at, self.block)
-        along, deep = (Var(step) for step in step_names(self.name))
-        bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
-        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + block_of_k * deep))
-        return source, TRUE if self.dim in exact else binary(Op.LT, at, end_of(program, self.dim))
-
-    def _over_numbers(self, body: Body, together: int = 1) -> Body:
-        """`body` for each scale of a thread, or for each `together` of them."""
-        body = (For(_NUMBER, Const(self.count // together), body, unroll=True),)
-        for other in reversed(self.sums.program.sum_axes):
-            if other.dim == self.dim and other.name not in self.sums.outside:
-                body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
-        return body
-
-    # -- loaded by a thread -----------------------------------------------------------------------------------------
+    # -- the stream -------------------------------------------------------------------------------------------------
 
     @property
-    def ahead(self) -> Buffer:
-        """The scales of the next block of k."""
-        return replace(self.buffer, name=f"{self.name}_next")
+    def _tile(self) -> int:
+        """Rows or columns of a tile of C."""
+        return self.sums.program.block_tile(self.dim)
 
     @property
-    def _index(self) -> tuple[Expr, ...]:
-        return (*(Var(name) for name in self._tiles), Var(_NUMBER))
-
-    def load(self, block_of_k: Expr, exists: Expr, exact: frozenset[str]) -> Body:
-        """The scales of a block of k are on their way to `ahead`; 0 beyond the matrix."""
-        program, at = self.sums.program, Var(f"{self.name}_at")
-        source, inside = self._source(at, block_of_k, exact)
-        body: Body = (
-            Let(program.instruction_axes[self.index].name, self._place_of(Var(_NUMBER))),
-            Let(at.name, digit_sum(program.axes_of(self.dim)) + origin_of(program, self.dim)),
-            Move(Ref(self.ahead, self._index), source, 1, both(exists, inside), origin=self.name),
-        )
-        return self._over_numbers(body)
-
-    def take(self) -> Body:
-        """The scales that were loaded are those of the running block of k."""
-        held = Assign(Ref(self.buffer, self._index), Load(self.ahead, self._index), origin=self.name)
-        return (Alloc(self.buffer), *self._over_numbers((held,)))
-
-    # -- in shared memory -------------------------------------------------------------------------------------------
+    def _shared_by(self) -> int:
+        """Rows or columns of a tile that share an entry of the stream."""
+        return gcd(self._tile, self.block)
 
     @property
     def _entries(self) -> int:
         """Scales of a tile for a block of k."""
-        return self.sums.program.block_tile(self.dim)
+        return self._tile // self._shared_by
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Scales that TMA loads at a time: those of a tile, or four along k for each."""
+        touched = self._entries if self.block == 1 else ceil_div(self._tile - self._shared_by, self.block) + 1
+        if self.scales.lie_of(self.name) == "k":
+            return _PIECE, touched
+        return round_up(touched, _PIECE), 1
+
+    @property
+    def _room(self) -> int:
+        """Elements of a stage."""
+        if not self.scales.by_tma:
+            return self._entries
+        along, across = self.box
+        return round_up(along * across, BOX_ALIGN_BYTES // F32.bytes)
+
+    def load(self, stages: int, stage: Expr, block_of_k: Expr, signal: Ref, env: Env) -> TmaLoad:
+        """The scales of a block of k are on their way to a stage, by TMA."""
+        program, dim = self.sums.program, self.dim
+        several = matrix_of(program, self.name, env)
+        box = TensorMap(f"{self.name}_map", self.name, self.box, NO_SWIZZLE, step_of(self.name) if several else "")
+        first = digit_sum(tile_digits(program, dim), env) + origin_of(program, dim, env)
+        first = first if self.block == 1 else binary(Op.DIV, first, self.block)
+        at = (block_of_k, first) if self.scales.lie_of(self.name) == "k" else (first, block_of_k)
+        return TmaLoad(self._entry(stages, stage, ZERO), box, (*at, *several), signal, origin=self.name)
 
     def _entry(self, stages: int, stage: Expr, entry: Expr) -> Ref:
         """A scale in shared memory."""
-        shape, names = (stages, self._entries), ("stage", f"{self.dim}_in_tile")
-        name = f"{self.name}_tile"
-        buffer = Buffer(name, Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
+        shape, names = (stages, self._room), ("stage", f"{self.dim}_in_tile")
+        buffer = Buffer(f"{self.name}_tile", Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
+        if self.scales.by_tma:
+            buffer = replace(buffer, align_bytes=BOX_ALIGN_BYTES)
         return Ref(buffer, (stage, entry))
 
     def copy(self, stages: int, stage: Expr, block_of_k: Expr, lane: Expr) -> Body:
         """The scales of a block of k are on their way to a stage, by a warp; 0 beyond the matrix."""
         program, dim = self.sums.program, self.dim
         entry, at = lane + Var(_NUMBER) * WARP_LANES, Var(f"{self.name}_at")
-        first = digit_sum(tile_digits(program, dim)) + entry + origin_of(program, dim)
-        (source, inside), there = self._source(at, block_of_k), self._entry(stages, stage, entry)
+        first = digit_sum(tile_digits(program, dim)) + entry * self._shared_by + origin_of(program, dim)
+        block = at if self.block == 1 else binary(Op.DIV, at, self.block)
+        along, deep = (Var(step) for step in step_names(self.name))
+        bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
+        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + block_of_k * deep))
+        inside, there = binary(Op.LT, at, end_of(program, dim)), self._entry(stages, stage, entry)
         body: Body = (Let(at.name, first), Move(there, source, 1, inside, origin=self.name, asynchronous=True))
         if self._entries % WARP_LANES:
             body = (If(binary(Op.LT, entry, self._entries), body),)
@@ -202,99 +197,105 @@ class Side:
 
     def read(self, stages: int, stage: Expr) -> Body:
         """The scales of a thread from a stage into registers."""
-        program = self.sums.program
-        outside = tile_digits(program, self.dim)
-        number = Var(_NUMBER) * 2  # neighbours of a row are a thread's
-        own = digit_sum(tuple(one for one in program.axes_of(self.dim) if one not in outside))
+        program, dim = self.sums.program, self.dim
+        outside = tile_digits(program, dim)
+        axis = program.instruction_axes[self.index]
+        together = 2 if self.index == 1 and self.block == 1 else 1  # neighbours of a row are a thread's
+        number = Var(_NUMBER) * together
+        own = digit_sum(tuple(one for one in program.axes_of(dim) if one not in outside))
+        entry = self._entry_of(own)
         held = Ref(self.buffer, (*(Var(name) for name in self._tiles), number))
-        load = Move(held, self._entry(stages, stage, own), 2, origin=self.name)
-        body: Body = (Let(program.instruction_axes[self.index].name, self._place_of(number)), load)
-        return (Alloc(self.buffer), *self._over_numbers(body, 2))
+        load = Move(held, self._entry(stages, stage, entry), together, origin=self.name)
+        body: Body = (Let(axis.name, self._place_of(number)), load)
+        body = (For(_NUMBER, Const(self.count // together), body, unroll=True),)
+        for other in reversed(program.sum_axes):
+            if other.dim == dim and other.name not in self.sums.outside:
+                body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
+        return (Alloc(self.buffer), *body)
 
-
-@dataclass(frozen=True, slots=True)
-class OwnScales:
-    """The scales that a thread loads for itself. sums: of the whole tile, or of the part that is promoted at a time.
-    exact: sizes that tiles divide."""
-
-    sums: Sums
-    exact: frozenset[str]
-
-    @property
-    def _sides(self) -> tuple[Side, ...]:
-        return tuple(side for side in sides(self.sums) if not side.is_streamed)
-
-    def first(self, count: Expr) -> Body:
-        """Those of the first of `count` iterations."""
-        exists = binary(Op.LT, 0, count)
-        loads = (one.load(_block_of_k(self.sums, ZERO), exists, self.exact) for one in self._sides)
-        return (*(Alloc(one.ahead) for one in self._sides), *(stmt for load in loads for stmt in load))
-
-    def beside(self, iteration: Expr, count: Expr, last: Expr) -> Body:
-        """Beside the MMAs of an iteration: its scales are taken, those of the next one loaded, which the end of this
-        iteration lets wait. last: whether the running part is the last one, behind which nobody takes a scale that all
-        parts share."""
-        exists = binary(Op.LT, iteration + 1, count)
-        body: Body = ()
-        for side in self._sides:
-            load = side.load(_block_of_k(self.sums, iteration + 1), exists, self.exact)
-            own = any(axis.dim == side.dim and axis.name in self.sums.outside for axis in self.sums.program.sum_axes)
-            body = (*body, *side.take(), *(load if own or last == TRUE else if_any(last, load)))
-        return body
-
-
-def _block_of_k(sums: Sums, iteration: Expr) -> Expr:
-    """The block of k whose scales an iteration multiplies by."""
-    promotion, origin = sums.accumulator.promotion, origin_of(sums.program, "k")
-    assert promotion is not None and promotion.scales is not None
-    return iteration if origin == ZERO else iteration + binary(Op.DIV, origin, promotion.scales.depth)
+    def _entry_of(self, own: Expr) -> Expr:
+        """The place in a stage of the scale of a row or column of the tile."""
+        if not self.scales.by_tma:
+            return own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
+        if self.block == 1:
+            return own
+        first = digit_sum(tile_digits(self.sums.program, self.dim))
+        entry = binary(Op.DIV, own, self.block)
+        if self._tile % self.block:
+            entry = binary(Op.DIV, first + own, self.block) + binary(Op.DIV, first, self.block) * -1
+        return entry * _PIECE if self.scales.lie_of(self.name) == "k" else entry
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleStream:
-    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp. They are read
-    in front of the MMAs of a stage: so many take longer than MMAs do. On an H100, 8192^3, 1 x 128 by 1 x 128: in front
-    923 TFLOP/s, beside 829."""
+    """The scales that come with the stages of a ring, as many as a tile has for a block of k: by TMA, or by a warp
+    where it cannot load them. sides: none where a kernel has no such scales."""
 
-    sums: Sums
+    sides: tuple[Side, ...]
     stages: int
 
-    @property
-    def _sides(self) -> tuple[Side, ...]:
-        return tuple(side for side in sides(self.sums) if side.is_streamed)
-
     def __bool__(self) -> bool:
-        return bool(self._sides)
+        return bool(self.sides)
+
+    @property
+    def by_warp(self) -> bool:
+        return any(not side.scales.by_tma for side in self.sides)
 
     @property
     def arrivals(self) -> int:
         """At the barrier of a stage, beside that of the thread that starts the copies."""
-        return WARP_LANES if self else 0
+        return WARP_LANES if self.by_warp else 0
+
+    @property
+    def tma_bytes(self) -> int:
+        """Of a stage, that TMA loads."""
+        boxes = () if self.by_warp else (side.box for side in self.sides)
+        return sum(along * across * F32.bytes for along, across in boxes)
+
+    def loads(self, env: Env, iteration: Expr, signal: Ref) -> tuple[TmaLoad, ...]:
+        """What the thread that starts the copies of a stage loads with its tiles."""
+        if not self.sides or self.by_warp or env.stage is None:
+            return ()
+        block = self._block_of(iteration, env)
+        return tuple(side.load(self.stages, env.stage, block, signal, env) for side in self.sides)
+
+    def _block_of(self, iteration: Expr, env: Env = HERE) -> Expr:
+        """The block of k whose scales an iteration multiplies by."""
+        origin = origin_of(self.sides[0].sums.program, "k", env)
+        return iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
 
     def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
         """The scales of an iteration. No thread waits until they are there, so that as many are on their way as there
         are stages. empty: the wait for the stage."""
-        block = _block_of_k(self.sums, iteration)
-        copies = (stmt for side in self._sides for stmt in side.copy(self.stages, stage, block, lane))
+        block = self._block_of(iteration)
+        copies = (stmt for side in self.sides for stmt in side.copy(self.stages, stage, block, lane))
         return (empty, *copies, ArriveBarrier(full, behind_copies=True))
+
+    @property
+    def in_front(self) -> bool:
+        """Whether a thread reads the scales of a stage in front of its MMAs: where it has one for each of its columns.
+        So many take longer than MMAs do. Few are read beside them: in front they would hold them up, and the MMAs of
+        another warpgroup let them wait. On an H100, 8192^3: 128 columns in front 923 TFLOP/s, beside 829; one column
+        in front 1181, beside 1267."""
+        return any(side.index == 1 and side.block == 1 for side in self.sides)
 
     def read(self, stage: Expr) -> Body:
         """The scales of a thread for the running stage, which is full, into registers."""
-        return tuple(stmt for side in self._sides for stmt in side.read(self.stages, stage))
+        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, stage))
 
 
-def sides(sums: Sums) -> tuple[Side, ...]:
+def sides(sums: Sums) -> tuple[Side, Side] | None:
     """The scales of rows and of columns, where the promotion of a sum has any."""
     promotion = sums.accumulator.promotion
     if promotion is None or promotion.scales is None:
-        return ()
+        return None
     return Side(sums, promotion.scales, 0), Side(sums, promotion.scales, 1)
 
 
 def scale_of_running(sums: Sums) -> Expr | None:
     """What the running register of a group is multiplied by; None for nothing."""
     found = sides(sums)
-    if not found:
+    if found is None:
         return None
     rows, columns = (side.scale(Var(FRAGMENT)) for side in found)
     return Binary(Op.MUL, rows, columns)

@@ -41,7 +41,7 @@ from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.arrivals import wait_for_rows
-from tilewright.lowering.block_scales import OwnScales, ScaleStream
+from tilewright.lowering.block_scales import ScaleStream, sides
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -187,7 +187,7 @@ class TmaKernel:
         if self._vectors.vectors:
             copy = lambda item: self._vectors.copy(of_vectors, item.number)  # noqa: E731
             found = (If(of_vectors.includes, self._scheduler.each(copy, behind=self._wait)),)
-        if self._scales:
+        if self._scales.by_warp:
             found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
         return found
 
@@ -201,11 +201,11 @@ class TmaKernel:
 
     @cached_property
     def _teams(self) -> tuple[Team, Team]:
-        return teams(scales=bool(self._scales))
+        return teams(scales=self._scales.by_warp)
 
     @cached_property
     def _scales(self) -> ScaleStream:
-        return ScaleStream(self.compute.sums, self._stages)
+        return ScaleStream(sides(self.compute.sums) or (), self._stages)
 
     @cached_property
     def _vectors(self) -> EpilogueVectors:
@@ -239,6 +239,7 @@ class TmaKernel:
             each = (InitBarrier(self._ordered(stage), 1),)
             loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
         read = [tensor_map(self.program, hop.tile) for hop in self._hops]
+        read += [load.map for load in self._scales.loads(HERE.in_stage(ZERO), ZERO, self.full(ZERO))]
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
@@ -292,7 +293,7 @@ class TmaKernel:
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
-        few = bool(self._scales) or bool(self._vectors.vectors)  # registers: other warps' code takes some
+        few = self._scales.by_warp or bool(self._vectors.vectors)  # registers: other warps' code takes some
         released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait), rolled=few)
         is_last = self._scheduler.is_last(item)
         if is_last is None:
@@ -306,7 +307,8 @@ class TmaKernel:
         signal = self.full(env.stage)
         tiles = tuple(hop.tile for hop in self._hops)
         loads = tuple(s for tile in tiles for s in bulk_loads(self.program, tile, signal, env))
-        return (expect(self.program, tiles, signal), *loads)
+        scales = self._scales.loads(env, env[self._loop], signal)
+        return (expect(self.program, tiles, signal, self._scales.tma_bytes), *scales, *loads)
 
     def _multiply(self, uses: NumberedStages, pending: int) -> tuple[Event, ...]:
         """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted.
@@ -393,14 +395,13 @@ class TmaKernel:
         stage, parity = uses.following()
         ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
         events = (
-            Event(always(*lets, *self._scales.read(self._read))),
+            Event(always(*lets, *(self._scales.read(self._read) if self._scales.in_front else ()))),
             Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
         first, phase = uses.first()
         carried = uses.carried() if isinstance(uses, RunningStages) else ()
         return (
-            *OwnScales(self.compute.sums, self.exact).first(self._count),
             *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
             For(self._loop, self._count, pipeline.steady(), carried=carried),
             *pass_turn,
@@ -419,7 +420,9 @@ class TmaKernel:
         release = self._release(env)
         if last != TRUE:
             ahead, release = if_any(last, ahead), if_any(last, release)
-        ahead = (*OwnScales(sums.of_part, self.exact).beside(Var(self._loop), self._count, last), *ahead)
+        if not self._scales.in_front:
+            stream = ScaleStream(sides(sums.of_part) or (), self._stages)
+            ahead = (*stream.read(self._read), *ahead)
         return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:

@@ -181,7 +181,7 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
 @lru_cache(maxsize=64)
 def _class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
-    sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b)
+    sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
     formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
     stores = stages_c(gemm), tma_stores(gemm)
     return *formats, *stores, gemm.a, gemm.b, gemm.c, is_misaligned(gemm, "A"), is_misaligned(gemm, "B")

@@ -60,12 +60,12 @@ _TRIED = 16
 SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RASTER_ROWS, persistent=True))
 """Right for every operand on every GPU."""
 
-_FEW_ROWS = 256
-"""Of a group, up to which its last tile counts for much."""
+_FEW_ROWS, _ROWS = 256, 128
+"""Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
 
-_TIE = 0.05
-"""How much of the time of the SMs counts where memory takes longer: of kernels that wait for it alike, the one is
-chosen that asks the SMs for less."""
+_TIE, _WASTED = 0.05, 0.02
+"""How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
+have: of kernels that wait for memory alike, the one is chosen that asks the SMs for less."""
 
 
 def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
@@ -103,7 +103,8 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
     around = Around(Packing(), TMA_BYTES, TMA_BYTES, alignment.c, groups.count)
     seconds = sum(
-        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] for share, one in _sizes_of(typical, groups.along)
+        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
+        for share, one in _sizes_of(typical, groups.along)
     )
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
@@ -132,9 +133,16 @@ def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:
     Few rows may end with a tile, in groups of equal sizes, or anywhere inside their last one. Of 22 kernels for bf16 on
     an H100 the two that are estimated best for 8 groups of 1024 rows were the fastest, 1.026 and 1.033 of PyTorch, and
     so was the one for groups of 5 to 3000 rows, 1.048."""
-    if along == "k" or typical.m > _FEW_ROWS:
+    if along == "k":
         return ((1.0, typical),)
+    if typical.m > _FEW_ROWS:  # and a few tokens more make no other kernel
+        return ((1.0, replace(typical, m=round(typical.m / _ROWS) * _ROWS)),)
     return (0.75, typical), (0.25, replace(typical, m=typical.m + typical.m // 8 + 1))
+
+
+def _rows_asked(c: Columns, one: Gemm) -> Any:
+    """Rows of the tiles of a group, with those that it does not have."""
+    return ceil_div(one.m, c.m * c.cluster_m) * (c.m * c.cluster_m)
 
 
 def _typical(gemm: Gemm, groups: Groups) -> Gemm:

@@ -39,9 +39,6 @@ THREADS = 256
 _IN_FLIGHT = 8
 """Terms of a thread that are loaded at a time."""
 
-_OF_A_ROW = 4
-"""Accesses of a thread to a row that is copied, all under way at once: one would leave memory waiting for the index."""
-
 MOST_TERMS = 1024
 """Of a row, where all have as many: it is written into the text."""
 
@@ -49,12 +46,11 @@ MOST_TERMS = 1024
 @dataclass(frozen=True, slots=True)
 class RowSumsConfig:
     """width: elements of one access; addresses and rows are multiples of it. along: threads that have a row.
-    overlapped: it starts under the kernel before (sm_90 and later). each: accesses of a thread to a row, of copies."""
+    overlapped: it starts under the kernel before (sm_90 and later)."""
 
     width: int
     along: int
     overlapped: bool = True
-    each: int = 1
 
     @classmethod
     def of(cls, problem: RowSums, aligned_bytes: int, *, overlapped: bool = True) -> RowSumsConfig:
@@ -62,12 +58,10 @@ class RowSumsConfig:
         size = problem.dtype.bytes
         widths = (w for w in (16, 8, 4, 2, 1) if w * size <= WIDEST_BYTES)
         width = next(w for w in widths if w == 1 or not (aligned_bytes % (w * size) or problem.length % w))
-        accesses = ceil_div(problem.length, width)
-        each = min(_OF_A_ROW, max(1, accesses // WARP_LANES)) if problem.is_copy else 1
         along = WARP_LANES
-        while along < THREADS and along * each < accesses:
+        while along < THREADS and along * width < problem.length:
             along *= 2
-        return cls(width, along, overlapped, each)
+        return cls(width, along, overlapped)
 
     def reasons_against(self, problem: RowSums, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot do it, in words; empty if it can."""
@@ -82,12 +76,12 @@ class RowSumsConfig:
         """The kernel for the formats of a problem; sizes are arguments, offsets have 64 bits."""
         what = f"{problem.terms or 'listed'}{'_weighted' if problem.weighted else ''}"
         return launched(
-            f"row_sums_{problem.dtype}_{what}_x{self.width}_{self.along}{f'_{self.each}' * (self.each > 1)}",
+            f"row_sums_{problem.dtype}_{what}_x{self.width}_{self.along}",
             problem,
             self.width * problem.dtype.bytes,
             (
                 ceil_div_of(argument("lines"), THREADS // self.along),
-                ceil_div_of(argument("length"), self.along * self.width * self.each),
+                ceil_div_of(argument("length"), self.along * self.width),
                 Const(1),
             ),
             THREADS,
@@ -101,7 +95,7 @@ class _Statements:
 
     def __init__(self, config: RowSumsConfig, problem: RowSums) -> None:
         self.config, self.problem = config, problem
-        self.together = config.each if problem.is_copy else min(problem.terms or _IN_FLIGHT // 2, _IN_FLIGHT)
+        self.together = min(problem.terms or _IN_FLIGHT // 2, _IN_FLIGHT)
         self.named = registers("named", I32, self.together, note="rows of the source")
         self.held = registers("held", problem.dtype, self.together, config.width, note="terms")
         self.weight = registers("weight", F32, self.together)
@@ -113,7 +107,7 @@ class _Statements:
         line, along = Var("line"), self.config.along
         return together(
             Let("line", BLOCK * (THREADS // along) + binary(Op.DIV, THREAD, along)),
-            Let("column", (Var("blockIdx.y") * (along * self.config.each) + THREAD % along) * self.config.width),
+            Let("column", (Var("blockIdx.y") * along + THREAD % along) * self.config.width),
             Alloc(self.named),
             Alloc(self.held),
             self._copied() if self.problem.is_copy else self._summed(line),
@@ -121,30 +115,18 @@ class _Statements:
 
     @property
     def _inside(self) -> Expr:
-        return self._inside_at(Var("column"))
-
-    @staticmethod
-    def _inside_at(column: Expr) -> Expr:
-        return both(below(Var("line"), argument("lines")), below(column, argument("length")))
+        return both(below(Var("line"), argument("lines")), below(Var("column"), argument("length")))
 
     def _copied(self) -> Body:
-        each, width = self.config.each, self.config.width
+        return together(
+            self._named(ZERO, Var("line"), self._inside),
+            self._loaded(ZERO, ZERO, self._inside),
+            Move(self._target, at(self.held, ZERO, ZERO), self.config.width, self._inside, origin="sums"),
+        )
 
-        def column(i: Expr) -> Expr:
-            return Var("column") + i * (self.config.along * width)
-
-        def load(i: Expr) -> Move:
-            return self._term(at(self.held, i, ZERO), ZERO, column(i), self._inside_at(column(i)))
-
-        def store(i: Expr) -> Move:
-            here, inside = at(self.held, i, ZERO), self._inside_at(column(i))
-            return Move(self._target(column(i)), here, width, inside, origin="sums")
-
-        named = self._named(ZERO, Var("line"), self._inside)
-        return together(named, unrolled("i", each, load), unrolled("i", each, store))
-
-    def _target(self, column: Expr) -> Ref:
-        return element_of("sums", self.problem.dtype, times(Var("line"), "to_leading", near=False) + column)
+    @property
+    def _target(self) -> Ref:
+        return element_of("sums", self.problem.dtype, times(Var("line"), "to_leading", near=False) + Var("column"))
 
     def _summed(self, line: Expr) -> Body:
         width, terms = self.config.width, self.problem.terms
@@ -157,7 +139,7 @@ class _Statements:
             () if terms else self._limits(line),
             self._over(first, count),
             rounded,
-            Move(self._target(Var("column")), at(self.made, ZERO), width, self._inside, origin="sums"),
+            Move(self._target, at(self.made, ZERO), width, self._inside, origin="sums"),
         )
 
     def _as_made(self, value: Expr) -> Expr:
@@ -210,24 +192,15 @@ class _Statements:
         """The row that a term names; 0 where there is no term."""
         return Move(at(self.named, i), element_of("index", I32, number), 1, inside, origin="index")
 
-    def _known(self, i: Expr, inside: Expr) -> Expr:
-        """Whether there is a term, and it names a row."""
-        row = Load(self.named, (i,))
-        return both(inside, both(binary(Op.LE, 0, row), below(row, argument("from_lines"))))
-
-    def _term(self, to: Ref, i: Expr, column: Expr, inside: Expr) -> Move:
-        """What the row that a term names has from a column on; zeros where it names none."""
-        row = Load(self.named, (i,))
-        place = element_of("source", self.problem.dtype, times(row, "leading", near=False) + column)
-        return Move(to, place, self.config.width, self._known(i, inside), origin="source")
-
     def _loaded(self, i: Expr, number: Expr, inside: Expr) -> Body:
-        """A term and its weight."""
-        load = self._term(at(self.held, i, ZERO), i, Var("column"), inside)
+        """A term and its weight; zeros where it names no row."""
+        row = Load(self.named, (i,))
+        known = both(inside, both(binary(Op.LE, 0, row), below(row, argument("from_lines"))))
+        place = element_of("source", self.problem.dtype, times(row, "leading", near=False) + Var("column"))
+        load = Move(at(self.held, i, ZERO), place, self.config.width, known, origin="source")
         if not self.problem.weighted:
             return (load,)
-        weight = element_of("weights", F32, number)
-        return load, Move(at(self.weight, i), weight, 1, self._known(i, inside), origin="weights")
+        return load, Move(at(self.weight, i), element_of("weights", F32, number), 1, known, origin="weights")
 
     def _added(self, i: Expr) -> Body:
         def more(e: Expr) -> Assign:

@@ -204,7 +204,6 @@ def _scaling(groups: Groups, views: GroupViews) -> _Scaling:
             )
     steps_a, steps_b = (of_a.strides[0], of_a.strides[1]), (of_b.strides[2], of_b.strides[1])
     blocks = BlockScales(1, side, BLOCK, steps_a, steps_b, own=("block_scale_b",))
-    blocks = blocks.lying(m, n, k, (of_a.pointer, of_b.pointer), of_b.strides[0])
     return _Scaling(blocks=blocks, steps=(of_b.strides[0],))
 
 

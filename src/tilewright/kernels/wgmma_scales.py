@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import F32
-from tilewright.ir.tiles import BOX_ALIGN_BYTES
 from tilewright.kernels.columns import Column
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
-from tilewright.problem.block_scales import NAMES, BlockScales
 from tilewright.problem.gemm import Gemm
-from tilewright.units import ceil_div
 
 PRODUCER_REGISTERS = 24
 COPY_REGISTERS, COPY_REGISTERS_OF_BOTH = 40, 56
@@ -71,23 +68,13 @@ def scale_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     scales = None if gemm is None else gemm.block_scales
     if scales is None:
         return 0
-    if scales.by_tma:
-        return _box_bytes(config.m, scales, NAMES[0]) + _box_bytes(config.n, scales, NAMES[1])
     entries = config.m // np.gcd(config.m, scales.a) + config.n // np.gcd(config.n, scales.b)
     return entries * F32.bytes
-
-
-def _box_bytes(tile: Column, scales: BlockScales, name: str) -> Column:
-    """Shared memory of what TMA loads of one operand's scales, which begins at a multiple of 128 bytes."""
-    side = scales.side(name)
-    touched = ceil_div(tile - np.gcd(tile, side), side) + 1 if side > 1 else tile
-    along = touched * 4 if scales.lie_of(name) == "k" else touched
-    return ceil_div(along * F32.bytes, BOX_ALIGN_BYTES) * BOX_ALIGN_BYTES
 
 
 def producer_registers(gemm: Gemm | None = None) -> int:
     """Of a thread of the producer's warpgroup, some of whose warps copy the scales of blocks."""
     scales = None if gemm is None else gemm.block_scales
-    if scales is None or scales.by_tma:
+    if scales is None:
         return PRODUCER_REGISTERS
     return COPY_REGISTERS if max(scales.a, scales.b) > 1 else COPY_REGISTERS_OF_BOTH

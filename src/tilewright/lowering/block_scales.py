@@ -1,6 +1,6 @@
 """Scales of blocks, which multiply the sum of a group of k when it is promoted.
 
-    the producer             TMA, or one of its warps by cp.async: scales of the tile -> the stage of its tiles
+    a warp of the producer   cp.async: scales of the tile for the group -> the stage of its tiles
     consumers                MMAs of the stage;  stage -> registers;  sum += sum_group * (scale_a * scale_b)
 
 A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
@@ -9,31 +9,25 @@ and those of its columns, are registers of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
 from tilewright.dtypes import F32
-from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
+from tilewright.ir.async_stmt import ArriveBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
+from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
-from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
 from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.block_scales import NAMES, TMA_BYTES, BlockScaleName, BlockScales, step_names
-from tilewright.units import ceil_div, round_up
+from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales, step_names
+from tilewright.units import ceil_div
 
 _NUMBER = "scale_number"
-
-_PIECE = TMA_BYTES // F32.bytes
-"""Scales of the least that TMA loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,38 +140,11 @@ class Side:
         """Scales of a tile for a block of k."""
         return self._tile // self._shared_by
 
-    @property
-    def box(self) -> tuple[int, int]:
-        """Scales that TMA loads at a time: those of a tile, or four along k for each."""
-        touched = self._entries if self.block == 1 else ceil_div(self._tile - self._shared_by, self.block) + 1
-        if self.scales.lie_of(self.name) == "k":
-            return _PIECE, touched
-        return round_up(touched, _PIECE), 1
-
-    @property
-    def _room(self) -> int:
-        """Elements of a stage."""
-        if not self.scales.by_tma:
-            return self._entries
-        along, across = self.box
-        return round_up(along * across, BOX_ALIGN_BYTES // F32.bytes)
-
-    def load(self, stages: int, stage: Expr, block_of_k: Expr, signal: Ref, env: Env) -> TmaLoad:
-        """The scales of a block of k are on their way to a stage, by TMA."""
-        program, dim = self.sums.program, self.dim
-        several = matrix_of(program, self.name, env)
-        box = TensorMap(f"{self.name}_map", self.name, self.box, NO_SWIZZLE, step_of(self.name) if several else "")
-        first = digit_sum(tile_digits(program, dim), env) + origin_of(program, dim, env)
-        first = first if self.block == 1 else binary(Op.DIV, first, self.block)
-        at = (block_of_k, first) if self.scales.lie_of(self.name) == "k" else (first, block_of_k)
-        return TmaLoad(self._entry(stages, stage, ZERO), box, (*at, *several), signal, origin=self.name)
-
     def _entry(self, stages: int, stage: Expr, entry: Expr) -> Ref:
         """A scale in shared memory."""
-        shape, names = (stages, self._room), ("stage", f"{self.dim}_in_tile")
-        buffer = Buffer(f"{self.name}_tile", Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
-        if self.scales.by_tma:
-            buffer = replace(buffer, align_bytes=BOX_ALIGN_BYTES)
+        shape, names = (stages, self._entries), ("stage", f"{self.dim}_in_tile")
+        name = f"{self.name}_tile"
+        buffer = Buffer(name, Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
         return Ref(buffer, (stage, entry))
 
     def copy(self, stages: int, stage: Expr, block_of_k: Expr, lane: Expr) -> Body:
@@ -203,7 +170,7 @@ class Side:
         together = 2 if self.index == 1 and self.block == 1 else 1  # neighbours of a row are a thread's
         number = Var(_NUMBER) * together
         own = digit_sum(tuple(one for one in program.axes_of(dim) if one not in outside))
-        entry = self._entry_of(own)
+        entry = own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
         held = Ref(self.buffer, (*(Var(name) for name in self._tiles), number))
         load = Move(held, self._entry(stages, stage, entry), together, origin=self.name)
         body: Body = (Let(axis.name, self._place_of(number)), load)
@@ -213,23 +180,11 @@ class Side:
                 body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
         return (Alloc(self.buffer), *body)
 
-    def _entry_of(self, own: Expr) -> Expr:
-        """The place in a stage of the scale of a row or column of the tile."""
-        if not self.scales.by_tma:
-            return own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
-        if self.block == 1:
-            return own
-        first = digit_sum(tile_digits(self.sums.program, self.dim))
-        entry = binary(Op.DIV, own, self.block)
-        if self._tile % self.block:
-            entry = binary(Op.DIV, first + own, self.block) + binary(Op.DIV, first, self.block) * -1
-        return entry * _PIECE if self.scales.lie_of(self.name) == "k" else entry
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleStream:
-    """The scales that come with the stages of a ring, as many as a tile has for a block of k: by TMA, or by a warp
-    where it cannot load them. sides: none where a kernel has no such scales."""
+    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp. sides:
+    none where a kernel has no such scales."""
 
     sides: tuple[Side, ...]
     stages: int
@@ -238,36 +193,16 @@ class ScaleStream:
         return bool(self.sides)
 
     @property
-    def by_warp(self) -> bool:
-        return any(not side.scales.by_tma for side in self.sides)
-
-    @property
     def arrivals(self) -> int:
         """At the barrier of a stage, beside that of the thread that starts the copies."""
-        return WARP_LANES if self.by_warp else 0
-
-    @property
-    def tma_bytes(self) -> int:
-        """Of a stage, that TMA loads."""
-        boxes = () if self.by_warp else (side.box for side in self.sides)
-        return sum(along * across * F32.bytes for along, across in boxes)
-
-    def loads(self, env: Env, iteration: Expr, signal: Ref) -> tuple[TmaLoad, ...]:
-        """What the thread that starts the copies of a stage loads with its tiles."""
-        if not self.sides or self.by_warp or env.stage is None:
-            return ()
-        block = self._block_of(iteration, env)
-        return tuple(side.load(self.stages, env.stage, block, signal, env) for side in self.sides)
-
-    def _block_of(self, iteration: Expr, env: Env = HERE) -> Expr:
-        """The block of k whose scales an iteration multiplies by."""
-        origin = origin_of(self.sides[0].sums.program, "k", env)
-        return iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
+        return WARP_LANES if self.sides else 0
 
     def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
         """The scales of an iteration. No thread waits until they are there, so that as many are on their way as there
         are stages. empty: the wait for the stage."""
-        block = self._block_of(iteration)
+        program = self.sides[0].sums.program
+        origin = origin_of(program, "k")
+        block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
         copies = (stmt for side in self.sides for stmt in side.copy(self.stages, stage, block, lane))
         return (empty, *copies, ArriveBarrier(full, behind_copies=True))
 

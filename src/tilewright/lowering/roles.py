@@ -187,7 +187,7 @@ class TmaKernel:
         if self._vectors.vectors:
             copy = lambda item: self._vectors.copy(of_vectors, item.number)  # noqa: E731
             found = (If(of_vectors.includes, self._scheduler.each(copy, behind=self._wait)),)
-        if self._scales.by_warp:
+        if self._scales:
             found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
         return found
 
@@ -201,7 +201,7 @@ class TmaKernel:
 
     @cached_property
     def _teams(self) -> tuple[Team, Team]:
-        return teams(scales=self._scales.by_warp)
+        return teams(scales=bool(self._scales))
 
     @cached_property
     def _scales(self) -> ScaleStream:
@@ -239,7 +239,6 @@ class TmaKernel:
             each = (InitBarrier(self._ordered(stage), 1),)
             loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
         read = [tensor_map(self.program, hop.tile) for hop in self._hops]
-        read += [load.map for load in self._scales.loads(HERE.in_stage(ZERO), ZERO, self.full(ZERO))]
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
@@ -293,7 +292,7 @@ class TmaKernel:
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
-        few = self._scales.by_warp or bool(self._vectors.vectors)  # registers: other warps' code takes some
+        few = bool(self._scales) or bool(self._vectors.vectors)  # registers: other warps' code takes some
         released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait), rolled=few)
         is_last = self._scheduler.is_last(item)
         if is_last is None:
@@ -307,8 +306,7 @@ class TmaKernel:
         signal = self.full(env.stage)
         tiles = tuple(hop.tile for hop in self._hops)
         loads = tuple(s for tile in tiles for s in bulk_loads(self.program, tile, signal, env))
-        scales = self._scales.loads(env, env[self._loop], signal)
-        return (expect(self.program, tiles, signal, self._scales.tma_bytes), *scales, *loads)
+        return (expect(self.program, tiles, signal), *loads)
 
     def _multiply(self, uses: NumberedStages, pending: int) -> tuple[Event, ...]:
         """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted.

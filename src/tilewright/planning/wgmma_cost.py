@@ -20,7 +20,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_scales import rows_of, scale_registers, sharing
+from tilewright.kernels.wgmma_scales import rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import Trees, fit_for
@@ -44,10 +44,14 @@ Clusters of 8 are taken to fill as many."""
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
 
-_SCALED, _SCALED_APART, _SCALE = 0.3, 1.3, 3.0
-"""Clocks for an accumulator of a thread that scales multiply, for each warpgroup that multiplies; more where its column
-has a scale of its own; for each of a few scales that a thread holds. Measured on an H100 of five tiles at 4096^3 and
-8192^3, with scales of blocks and without (benchmarks/results/block_scales_h100.json)."""
+_SCALED, _COPIED = 0.1, 58.0
+"""Clocks of a k tile, for each warpgroup that multiplies: for an accumulator of a thread that few scales multiply, and
+for the warp that copies scales. Measured on an H100 at 8192^3: 128 x 128, 128 x 192, 256 x 128 and with three
+consumers 192 x 128 take 15, 19, 25 and 36 more with scales that are constant than with scales of tensors, and 111, 129,
+112 and 176 more with copies (benchmarks/results/block_scales_h100.json)."""
+
+_SCALED_EACH, _SCALED_APART = 0.3, 1.3
+"""The same where each column has a scale of its own, for each warpgroup that multiplies; and more for all together."""
 
 _APPLIED = 0.4
 """Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
@@ -163,16 +167,16 @@ def promotion_clocks(c: Any, gemm: Gemm) -> Column:
 
 
 def scaling_clocks(c: Any, gemm: Gemm) -> Column:
-    """Clocks of a k tile that scales of blocks add to a promotion: of accumulators of all warpgroups, whose
-    multiply-adds read a register more while MMAs use the registers as well; of a scale for each accumulator where
-    columns have their own, else of the few that threads read and multiply."""
+    """Clocks of a k tile that scales of blocks add to a promotion: of accumulators, whose multiply-adds read a register
+    more while MMAs use the registers as well, and of a scale for each where columns have their own; of the warp that
+    copies them, however large the tile is."""
     scales = gemm.block_scales
     if scales is None:
         return 0.0
     own = np.where(c.swap_ab, scales.a, scales.b) == 1
-    accumulator = _SCALED * c.consumers + _SCALED_APART * own
-    few = _SCALE * scale_registers(c, gemm) * np.logical_not(own)
-    return (accumulator * wgmma.accumulators_of(c) + few) * sharing(c)
+    of_own = (_SCALED_EACH * c.consumers + _SCALED_APART) * sharing(c)
+    accumulator = np.where(own, of_own, _SCALED * c.consumers)
+    return accumulator * wgmma.accumulators_of(c) + _COPIED * c.consumers * np.logical_not(own)
 
 
 def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column:
@@ -197,7 +201,7 @@ def function_clocks(gemm: Gemm) -> float:
 @lru_cache(maxsize=64)
 def _class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
-    sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
+    sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b)
     formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
     stores = stages_c(gemm), tma_stores(gemm)
     return *formats, *stores, gemm.a, gemm.b, gemm.c, is_misaligned(gemm, "A"), is_misaligned(gemm, "B")

@@ -7,15 +7,14 @@ A kernel multiplies the sum of a block of k when it is added to the sum in f32 (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from tilewright.artifacts import Extent
-from tilewright.dtypes import F32, Array
+from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import Scalar, ScalarKind, TmaMatrix
+from tilewright.problem.problem import Scalar, ScalarKind
 from tilewright.units import ceil_div
 
 BlockScaleName = Literal["block_scale_a", "block_scale_b"]
@@ -24,13 +23,6 @@ NAMES: tuple[BlockScaleName, BlockScaleName] = ("block_scale_a", "block_scale_b"
 
 SIDES = (1, 128)
 """Rows of A, or columns of B, that share a scale."""
-
-
-TMA_BYTES = 16
-"""What the address of scales that TMA loads is a multiple of, and the bytes from line to line."""
-
-Lie = Literal["", "side", "k"]
-"""How TMA finds the scales of an operand: neighbours along m or n side by side, or those along k; "": it cannot."""
 
 
 def step_names(name: str) -> tuple[str, str]:
@@ -48,7 +40,6 @@ class BlockScales:
 
     steps_a, steps_b: elements of memory from scale to scale along m or n, and along k; by default neighbours along m or
     n lie side by side, as PyTorch has them. own: the operands of which each of many problems has scales of its own.
-    lie: how TMA finds them; both, or neither.
     """
 
     a: int = 1
@@ -57,7 +48,6 @@ class BlockScales:
     steps_a: tuple[int, int] | None = None
     steps_b: tuple[int, int] | None = None
     own: tuple[BlockScaleName, ...] = ()
-    lie: tuple[Lie, Lie] = ("", "")
 
     def __post_init__(self) -> None:
         if self.a not in SIDES or self.b not in SIDES or self.depth < 1:
@@ -67,41 +57,9 @@ class BlockScales:
             )
 
     @property
-    def classes(self) -> tuple[int, int, int, tuple[BlockScaleName, ...], tuple[Lie, Lie]]:
+    def classes(self) -> tuple[int, int, int, tuple[BlockScaleName, ...]]:
         """What a kernel is made for; the steps are its arguments."""
-        return self.a, self.b, self.depth, self.own, self.lie
-
-    @property
-    def by_tma(self) -> bool:
-        return "" not in self.lie
-
-    def lie_of(self, name: str) -> Lie:
-        return self.lie[name == NAMES[1]]
-
-    def lying(self, m: int, n: int, k: int, pointers: tuple[int, int], own_step: int = 0) -> BlockScales:
-        """The same, as TMA finds them at these addresses. own_step: elements from those of one problem to the next."""
-        found = [self._lie(name, m, n, k, at) for name, at in zip(NAMES, pointers, strict=True)]
-        if "" in found or own_step * F32.bytes % TMA_BYTES:
-            return self
-        return replace(self, lie=(found[0], found[1]))
-
-    def _lie(self, name: str, m: int, n: int, k: int, pointer: int) -> Lie:
-        (along, deep), (count, blocks) = self.steps(name, m, n, k), self.counts(name, m, n, k)
-        if pointer % TMA_BYTES:
-            return ""
-        if along == 1 and deep >= count and deep * F32.bytes % TMA_BYTES == 0:
-            return "side"
-        # A line of k is read in pieces of 16 bytes, for one number each: too much where each row has a scale.
-        few = self.side(name) > 1 and deep == 1 and along >= blocks and along * F32.bytes % TMA_BYTES == 0
-        return "k" if few else ""
-
-    def tma_matrix(self, name: str) -> TmaMatrix:
-        """How the scales of an operand lie for TMA."""
-        sides = Extent("M" if name == NAMES[0] else "N", per=self.side(name))
-        blocks, (along, deep) = Extent("K", per=self.depth), step_names(name)
-        if self.lie_of(name) == "k":
-            return TmaMatrix(blocks, sides, Extent(along), F32, F32)
-        return TmaMatrix(sides, blocks, Extent(deep), F32, F32)
+        return self.a, self.b, self.depth, self.own
 
     def side(self, name: str) -> int:
         """Rows of A, or columns of B, of a block."""

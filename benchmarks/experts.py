@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, cycle
 from pathlib import Path
 from typing import Any
@@ -225,8 +225,12 @@ def _has_room(problem: Grouped, kind: str) -> bool:
     return not kind.endswith("counts") or 2 * len(problem.rows) * problem.n * problem.k <= MOST_ROOM_BYTES
 
 
-def section(records: Path) -> str:
-    """A row for each problem and kind."""
+def section(records: Sequence[Path]) -> str:
+    """A row for each problem and kind, a table for each record."""
+    return "\n\n".join(_table(one) for one in records)
+
+
+def _table(records: Path) -> str:
     origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
     lines = ["| groups | kind | us | TFLOP/s | of PyTorch's speed |", "|---|---|---:|---:|---:|"]
     for row in rows:
@@ -242,7 +246,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds that begin so: bf16, fp8, ...")
     parser.add_argument("--seconds", type=float, default=50.0, help="no problem is begun after this")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--records", type=Path, help="with --write or --check")
+    parser.add_argument("--records", type=Path, nargs="+", help="with --write or --check; a table for each")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     parser.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
@@ -251,7 +255,7 @@ def main() -> int:
             asked.write,
             asked.check,
             lambda text: with_part(text, "experts", section(asked.records), what="the records of experts"),
-            f"python benchmarks/experts.py --records {asked.records}",
+            f"python benchmarks/experts.py --records {' '.join(map(str, asked.records))}",
         )
         return 0
     if asked.out is None:

@@ -4,11 +4,12 @@
     python benchmarks/fused_epilogues.py --device cpu --scale 32 --only rms rotary      # the script itself, no times
 
 Each case is a call of ours and the same by PyTorch: the product by cuBLAS (`torch.mm`, `torch._scaled_mm`), what
-follows by a function under torch.compile (max-autotune, without CUDA graphs of its own). Results are compared first:
-the relative distance of each pair of results in the Frobenius norm. Then the two are captured as CUDA graphs and timed
-in turn, operands rotated over at least four times the L2; `share` is the median over rounds of their time over ours.
-Cases of FP8 are timed on Hopper alone, whose wgmma finds scales of blocks. Ends with 1 where results differ, with 2 if
-there is no GPU.
+follows by a function under torch.compile; of SwiGLU in two ways, the products apart and as one of twice the columns.
+Results are compared first: the relative distance of each pair of results in the Frobenius norm. Then all are captured
+as CUDA graphs and timed in turn, operands rotated over at least four times the L2; `share` is the median over rounds of
+the time of the fastest of PyTorch's ways over ours. Cases of FP8 are timed on Hopper alone, whose wgmma finds scales of
+blocks. --mode is torch.compile's: with max-autotune-no-cudagraphs it tries products of Triton as well, for minutes.
+Ends with 1 where results differ, with 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ ops: Any = tw.ops
 ROTATED_BYTES = 250_000_000
 """Of the operands of a case; four times the L2 of an H200."""
 
+OURS, PEER = "ours", "torch.compile"
+
 FP8: Any = torch.float8_e4m3fn
 LARGEST = 448.0
 MOST_DISTANCE = {"bf16": 2e-2, "codes": 6e-2, "f32": 2e-2}
@@ -44,14 +47,14 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """make: operands on a device, of sizes m, n, k. ours, theirs: the same of them, results in one order. kinds: of the
-    results, as in MOST_DISTANCE."""
+    """make: operands on a device, of sizes m, n, k. ours, theirs: the same of them, results in one order; theirs in
+    each way that there is. kinds: of the results, as in MOST_DISTANCE."""
 
     name: str
     shape: tuple[int, int, int]
     make: Callable[[int, int, int, Any], tuple[Any, ...]]
     ours: Call
-    theirs: Call
+    theirs: tuple[Call, ...]
     kinds: tuple[str, ...]
     fp8: bool = False
 
@@ -69,7 +72,9 @@ def pair(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
 
 
 def gated(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
-    return drawn(m, k, device), drawn(n, k, device), drawn(n, k, device)
+    """The two weights, which lie one behind the other, and both as one."""
+    both = drawn(2 * n, k, device)
+    return drawn(m, k, device), *both.split(n), both
 
 
 def with_residual(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
@@ -85,8 +90,13 @@ def scaled(m: int, n: int, k: int, device: Any) -> tuple[Any, ...]:
     return codes(m, k, device), codes(n, k, device), one, one
 
 
-def _swiglu(x: Any, gate: Any, up: Any) -> Any:
+def _swiglu(x: Any, gate: Any, up: Any, _: Any) -> Any:
     return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T),)
+
+
+def _swiglu_of_one_product(x: Any, _gate: Any, _up: Any, both: Any) -> Any:
+    left, right = (x @ both.T).chunk(2, -1)
+    return (torch.nn.functional.silu(left) * right,)
 
 
 def _normed_by_torch(x: Any, w: Any, residual: Any) -> Any:
@@ -157,28 +167,35 @@ def _codes_of_blocks_by_torch(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any
 
 def cases() -> Iterator[Case]:
     wide, square = (8192, 14336, 4096), (8192, 8192, 4096)
-    yield Case("swiglu", wide, gated, lambda x, g, u: (tw.linear_gated(x, g, u),), _swiglu, ("bf16",))
+    yield Case(
+        "swiglu",
+        wide,
+        gated,
+        lambda x, g, u, _: (tw.linear_gated(x, g, u),),
+        (_swiglu, _swiglu_of_one_product),
+        ("bf16",),
+    )
     yield Case(
         *("rms", square, with_residual),
         lambda x, w, r: tw.linear(x, w, epilogue=ops.add_residual, operands={"residual": r}),
-        _normed_by_torch,
+        (_normed_by_torch,),
         ("bf16", "f32"),
     )
     yield Case(
         *("statistics", square, pair),
         lambda x, w: tw.linear(x, w, epilogue=_statistics),
-        _statistics_by_torch,
+        (_statistics_by_torch,),
         ("bf16", "f32", "f32", "f32"),
     )
     yield Case(
         *("rotary", square, with_angles),
         lambda x, w, cos, sin: (tw.linear(x, w, epilogue=ops.rotary, operands={"cos": cos, "sin": sin}),),
-        _turned_by_torch,
+        (_turned_by_torch,),
         ("bf16",),
     )
     fp8 = ("codes", "f32")
-    yield Case("codes", wide, scaled, _codes_by_tensor, _codes_by_tensor_by_torch, fp8, fp8=True)
-    yield Case("codes of blocks", wide, scaled, _codes_of_blocks, _codes_of_blocks_by_torch, fp8, fp8=True)
+    yield Case("codes", wide, scaled, _codes_by_tensor, (_codes_by_tensor_by_torch,), fp8, fp8=True)
+    yield Case("codes of blocks", wide, scaled, _codes_of_blocks, (_codes_of_blocks_by_torch,), fp8, fp8=True)
 
 
 def distances(found: Any, expected: Any) -> list[float]:
@@ -196,31 +213,36 @@ def sizes(shape: tuple[int, int, int], scale: int) -> tuple[int, ...]:
     return (max(m // scale, 16), max(n // scale // 128, 1) * 128, max(k // scale // 16, 1) * 16)
 
 
-def run(case: Case, device: Any, scale: int) -> dict[str, Any]:
+def run(case: Case, device: Any, scale: int, mode: str) -> dict[str, Any]:
     """One case: checked, and timed where there is a GPU."""
     shape = sizes(case.shape, scale)
     torch.manual_seed(0)
     operands = [case.make(*shape, device)]
-    theirs: Call = case.theirs
+    calls: dict[str, Call] = {OURS: case.ours}
+    for number, way in enumerate(case.theirs):
+        name = f"{PEER} {number + 1}" if number else PEER
+        calls[name] = way if device.type == "cpu" else torch.compile(way, mode=mode, dynamic=False)
     if device.type != "cpu":
-        theirs = torch.compile(case.theirs, mode="max-autotune-no-cudagraphs", dynamic=False)
         size = sum(one.numel() * one.element_size() for one in operands[0])
         operands += [case.make(*shape, device) for _ in range(ROTATED_BYTES // size)]
-    off = distances(case.ours(*operands[0]), theirs(*operands[0]))
+    found = {name: call(*operands[0]) for name, call in calls.items()}
+    off = [
+        max(each) for each in zip(*(distances(found[OURS], found[name]) for name in calls if name != OURS), strict=True)
+    ]
     right = all(one <= MOST_DISTANCE[kind] for one, kind in zip(off, case.kinds, strict=True))
     row: dict[str, Any] = {"case": case.name, "shape": shape, "distances": [float(f"{one:.3g}") for one in off]}
     row["right"] = right
+    del found
     if device.type == "cpu" or not right:
         return row
-    turns = {name: cycle(operands) for name in ("ours", "torch.compile")}
-    calls = {"ours": case.ours, "torch.compile": theirs}
+    turns = {name: cycle(operands) for name in calls}
     times = interleaved(
         TorchTimer(torch),
         {name: lambda name=name: calls[name](*next(turns[name])) for name in calls},  # type: ignore[misc]
         copies=len(operands),
     )
     row |= {f"{name}_us": round(one.median_us, 2) for name, one in times.items()}
-    row["share"] = round(times["ours"].share_of(times["torch.compile"]), 4)
+    row["share"] = round(min(times[OURS].share_of(times[name]) for name in calls if name != OURS), 4)
     return row
 
 
@@ -228,6 +250,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--scale", type=int, default=1, help="divides every size")
+    parser.add_argument("--mode", default="default", help="of torch.compile")
     parser.add_argument("--only", nargs="*", help="names of cases")
     parser.add_argument("--out", type=Path, help="the record, one JSON document")
     given = parser.parse_args()
@@ -239,7 +262,7 @@ def main() -> int:
     chosen = [case for case in cases() if (not given.only or case.name in given.only) and (has_fp8 or not case.fp8)]
     rows = []
     for case in chosen:
-        rows.append(run(case, device, given.scale))
+        rows.append(run(case, device, given.scale, given.mode))
         print(json.dumps(rows[-1]), flush=True)
     if given.out is not None:
         name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"

@@ -233,6 +233,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return unsigned((((unsigned long long)high << 32) | low) >> (by & 31));
 }
 // All threads of the block come here, which is more than a GPU asks for.
+inline float __fdividef(float value, float by) { return value / by; }
 inline float __shfl_xor_sync(unsigned, float value, int apart) {
     const dim3 at = threadIdx, size = cpu::block_size;
     const unsigned self = (at.z * size.y + at.y) * size.x + at.x;

@@ -89,8 +89,10 @@ def test_the_folds_of_a_plan_are_in_the_groups_of_its_kernel() -> None:
     dispatcher = simulated_dispatcher("H200")
     request = request_of((256, 4096, 64), BF16, every_fold)
     config = next(one for one in dispatcher._ranked(request) if not getattr(one.kernel, "swap_ab", False))
-    folds = [one.fold for one in in_groups(request.gemm, config).epilogue.written]
-    assert all(fold is not None and fold.group == 8 for fold in folds) and config.split_k == 1
+    folds = [one.fold for one in in_groups(request.gemm, config).epilogue.written if one.fold is not None]
+    m, n, _ = config.kernel.tile
+    assert all(one.group == 8 for one in folds if not one.whole) and config.split_k == 1
+    assert [(one.group, one.of_tiles[0]) for one in folds if one.whole] == [(n, m)]
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tilewright.frontend.symbols import Symbol
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.lowering.epilogue_results import folded_groups
+from tilewright.lowering.epilogue_results import folds_of
 from tilewright.problem import Epilogue, Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Result
 from tilewright.problem.functions import Operation
@@ -79,17 +79,13 @@ def gemm_of(config: Any, m: int, n: int, **options: Any) -> Gemm:
 def built_for(config: Any, gemm: Gemm) -> Build:
     """The kernel, its folds in the groups that it makes."""
     plain = build(gemm, config.schedule(gemm))
-    groups = folded_groups(plain.program)
+    folds = folds_of(plain.program)
     results = tuple(
-        one if one.operand.fold is None else in_groups(one, groups[one.operand.name]) for one in gemm.epilogue.results
+        one if one.operand.fold is None else replace(one, operand=replace(one.operand, fold=folds[one.operand.name]))
+        for one in gemm.epilogue.results
     )
     gemm = replace(gemm, epilogue=replace(gemm.epilogue, results=results))
     return build(gemm, config.schedule(gemm))
-
-
-def in_groups(result: Result, group: int) -> Result:
-    assert result.operand.fold is not None
-    return replace(result, operand=replace(result.operand, fold=replace(result.operand.fold, group=group)))
 
 
 def result_of(gemm: Gemm, name: str, stored: Array) -> Array:
@@ -100,7 +96,9 @@ def result_of(gemm: Gemm, name: str, stored: Array) -> Array:
         rows = [operand.dtype.decode(stored[at * leading :][:length]) for at in range(gemm.size(operand.strided))]
         found = np.stack(rows)
         return found if operand.order is Order.ROW else found.T
-    partials = stored.reshape(gemm.groups_of(operand), gemm.size(operand.contiguous))
+    partials = stored.reshape(gemm.groups_of(operand), gemm.line_of(operand))
+    if operand.fold.whole:
+        return np.fmax.reduce(partials, axis=None, keepdims=True)
     if operand.fold.codes is not None:
         return partials.T
     whole = partials[0].copy()
@@ -139,6 +137,23 @@ def test_folds_of_rows_and_columns(config: str) -> None:
     shape = (70, 88) if "shuffle" in config else (70, 83)
     epilogue = epilogue_of(*FOLDS.values())
     assert_right(built_for(CONFIGS[config], gemm_of(CONFIGS[config], *shape, epilogue=epilogue, beta=-1.0)))
+
+
+@pytest.mark.cross_section("config", "shape", every=3)
+@pytest.mark.parametrize("shape", [(3, 5), (70, 83), (200, 176)], ids=str)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_largest_of_all(config: str, shape: tuple[int, int]) -> None:
+    """What lies behind the edges of C would be larger than all. Warpgroups that store subtiles leave one number a
+    warp."""
+    n = shape[1] + 3 if "shuffle" in config else shape[1]
+    of_all = Fold(Operation.MAXIMUM, whole=True)
+    largest = Result(Added("largest", "m", F32, own=True, fold=of_all), (-abs(ACC) - 3.0).value)
+    built = built_for(CONFIGS[config], gemm_of(CONFIGS[config], shape[0], n, epilogue=epilogue_of(largest), beta=0.5))
+    assert_right(built)
+    if CONFIGS[config].kind == "wgmma" and CONFIGS[config].subtile:
+        tile, warps = CONFIGS[config].tile, 4 if CONFIGS[config].ping_pong else 4 * CONFIGS[config].consumers
+        tiles = -(-shape[0] // tile[0]) * -(-n // tile[1])
+        assert built.gemm.storage_elements(largest.operand.name) == tiles * warps
 
 
 @pytest.mark.parametrize("config", ["wgmma-bytes", "wgmma-ping-pong", "mma", "simt"])

@@ -101,10 +101,8 @@ def test_kernels_of_groups_leave_registers_for_the_names_of_groups() -> None:
             assert isinstance(kernel, WgmmaConfig)
             held = int(wgmma.accumulators_of(Columns.of([kernel], WgmmaConfig.columns))[0])
             stores = "threads" if not kernel.subtile else "shared memory"
-            alone = kernel.ping_pong and kernel.cluster_m * kernel.cluster_n == 1
-            kind = (
-                "three consumers" if kernel.consumers > 2 else stores + ", ping-pong" * (alone and kernel.subtile > 0)
-            )
+            in_turn = kernel.ping_pong and kernel.subtile > 0
+            kind = "three consumers" if kernel.consumers > 2 else stores + ", ping-pong" * in_turn
             most[kind] = max(most.get(kind, 0), held)
     assert most == {"three consumers": 80, "threads": 112, "shared memory": 128, "shared memory, ping-pong": 192}
 

@@ -6,23 +6,26 @@ by two, then those of the lanes that hold the rest of the group, by shuffles. So
 
     ((0 1) (2 3)) ((4 5) (6 7))
 
-whatever the tile is. Values behind the edge of C are left out.
+whatever the tile is. Values behind the edge of C are left out. The largest of all has no order: where a warpgroup
+stores its part of a tile, each of its threads keeps the largest that it has seen of a tile in a register, and a warp
+writes one partial result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.kernel import SIZES
-from tilewright.ir.program import WARP_LANES, Program
-from tilewright.ir.stmt import Assign, Body, For, Move, ShuffleAdd
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, ShuffleAdd
 from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
-from tilewright.lowering.coordinates import lane_of
+from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
 from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
 from tilewright.lowering.epilogue_scales import check_scales
 from tilewright.lowering.kernel_parts import ELEMENT, beside
@@ -30,6 +33,7 @@ from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK
+from tilewright.problem.values import Fold
 
 _LEAST_IN_LANES = 8
 """Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
@@ -48,7 +52,65 @@ class ResultStore:
         if operand.fold is None:
             target = beside(self.program, place, output.operand)
             return (Move(target, Ref(value, (ZERO,)), value.elements, origin="C"),)
+        if operand.fold.of_tiles != (1, 1):
+            return self._kept(operand, place, value)
         return self._partial(operand, place, value)
+
+    # -- the largest of a tile --------------------------------------------------------------------------------------
+
+    @property
+    def _of_tiles(self) -> tuple[Operand, ...]:
+        operands = (self.program.gemm.operand(added.name) for added in self.program.gemm.epilogue.written)
+        return tuple(one for one in operands if one.fold is not None and one.fold.of_tiles != (1, 1))
+
+    def begin(self) -> Body:
+        """Before a tile is stored."""
+        nothing = real(float("-inf"))
+        largest = (_largest_of(operand) for operand in self._of_tiles)
+        return tuple(stmt for one in largest for stmt in (Alloc(one.buffer), Assign(one, nothing, origin="C")))
+
+    def _kept(self, operand: Operand, place: Ref, value: Buffer) -> Body:
+        """The largest so far, with so many neighbours of C from `place` on."""
+        width, along = value.elements, self.program.gemm.operand("C").contiguous
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        inside = [
+            binary(Op.LT, self._index(place, dim) + (element if dim == along else ZERO), end_of(self.program, dim))
+            for dim in self.program.gemm.operand("C").dims
+            if dim not in self.exact
+        ]
+        held: Expr = Load(value, (element,))
+        here = _largest_of(operand)
+        if inside:
+            held = Select(both(*inside), held, real(float("-inf")))
+        return self._over(width, (Assign(here, Binary(Op.MAX, Load(here.buffer, here.index), held), origin="C"),))
+
+    def end(self, lane: Expr) -> Body:
+        """Behind a tile: a partial result of each warp. lane: of the threads that share the tile."""
+        return tuple(stmt for operand in self._of_tiles for stmt in self._of_warp(operand, lane))
+
+    def _of_warp(self, operand: Operand, lane: Expr) -> Body:
+        assert operand.fold is not None
+        here, (_, warps) = _largest_of(operand), operand.fold.of_tiles
+        shuffles = (ShuffleAdd(here, mask, origin="C", op=Op.MAX) for mask in powers_of_two(WARP_LANES))
+        start = {dim: self._start(dim) for dim in operand.dims}
+        number = {dim: binary(Op.DIV, start[dim], self.program.block_tile(dim)) for dim in operand.dims}
+        extent = self.program.block_tile(operand.contiguous)
+        line = binary(Op.DIV, SIZES[operand.contiguous] + (extent - 1), extent)
+        base: Expr = Binary(Op.MUL, Cast(I64, number[operand.strided]), Cast(I64, line * warps))
+        for matrix in matrix_of(self.program, operand.name):
+            base = Binary(Op.ADD, base_of(self.program, operand.name, matrix), base)
+        target = Ref(
+            Buffer(operand.name, Space.GLOBAL, operand.dtype, ()),
+            (base, number[operand.contiguous] * warps + lane // WARP_LANES),
+        )
+        guards = (binary(Op.LT, start[dim], end_of(self.program, dim)) for dim in operand.dims if dim not in self.exact)
+        return (*shuffles, Move(target, here, 1, both(binary(Op.EQ, lane % WARP_LANES, 0), *guards), origin="C"))
+
+    def _start(self, dim: Dim) -> Expr:
+        """Where the running tile begins."""
+        return digit_sum(tile_digits(self.program, dim))
+
+    # -- lines ------------------------------------------------------------------------------------------------------
 
     def _partial(self, operand: Operand, place: Ref, value: Buffer) -> Body:
         """Partial results of the groups that neighbours of C belong to."""
@@ -113,6 +175,11 @@ class ResultStore:
         return [(dim, index) for dim, index in found if dim not in self.exact]
 
 
+def _largest_of(operand: Operand) -> Ref:
+    """The register of a thread that holds the largest of its values of a tile."""
+    return Ref(Buffer(f"{operand.name}_largest", Space.REGISTER, operand.dtype, (1,)), (ZERO,))
+
+
 def powers_of_two(below: int) -> tuple[int, ...]:
     """1, 2, 4, ..., below a power of two.
 
@@ -151,9 +218,9 @@ def group_of(program: Program, along: Dim, width: int) -> tuple[int, FragmentDig
     return group, lanes[0]
 
 
-def folded_groups(program: Program) -> dict[str, int]:
-    """The groups of each fold that the kernel of a program writes, by its name. Raises LoweringError where C is stored
-    in a way that folds nothing."""
+def folds_of(program: Program) -> dict[str, Fold]:
+    """Each fold, by its name, with the groups that the kernel of a program makes partial results of. Raises
+    LoweringError where C is stored in a way that folds nothing."""
     plan, gemm = epilogue_plan(program), program.gemm
     c, fragment = gemm.operand("C"), fragment_of(program, "C")
     if plan.tile is not None and not plan.subtiles:
@@ -169,9 +236,21 @@ def folded_groups(program: Program) -> dict[str, int]:
     found = {}
     check_scales(program)
     for added in gemm.epilogue.written:
-        if added.fold is not None and added.fold.codes is not None:
-            found[added.name] = BLOCK
-        elif added.fold is not None:
-            along = gemm.operand(added.name).strided
-            found[added.name] = group_of(program, along, width if along == c.contiguous else 1)[0]
+        fold, operand = added.fold, gemm.operand(added.name)
+        if fold is None:
+            continue
+        along = operand.strided
+        if fold.codes is not None:
+            fold = replace(fold, group=BLOCK)
+        elif fold.whole and fold.operation is Operation.MAXIMUM and plan.subtiles:
+            of_tiles = program.block_tile(operand.contiguous), _warps_of_tile(program)
+            fold = replace(fold, group=program.block_tile(along), of_tiles=of_tiles)
+        else:
+            fold = replace(fold, group=group_of(program, along, width if along == c.contiguous else 1)[0])
+        found[added.name] = fold
     return found
+
+
+def _warps_of_tile(program: Program) -> int:
+    """Warps that share a tile of C."""
+    return prod(loop.extent or 1 for loop in program.thread_loops) * GROUP_LANES // WARP_LANES

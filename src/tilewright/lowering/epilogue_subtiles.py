@@ -26,7 +26,7 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of
-from tilewright.ir.program import WARP_LANES
+from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
@@ -34,6 +34,7 @@ from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import digit_sum, index_of
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
+from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
@@ -58,7 +59,10 @@ class SubtileStore(SubtileGeometry):
         if self._scales is not None:
             found = self._scales.found(by_beta, finished)
             by_beta = lambda way: way(False)  # noqa: E731  (values have what they take of the addend)
-        return (*found, *(s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished)))
+        results = ResultStore(self.program, self.exact)
+        stored = (s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
+        lane = LANE if self.ping_pong > 1 else self.group * GROUP_LANES + LANE
+        return (*found, *results.begin(), *stored, *results.end(lane))
 
     @cached_property
     def _scales(self) -> BlockScales | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.kernels.reduce import ReduceConfig
-from tilewright.lowering.epilogue_results import folded_groups
+from tilewright.lowering.epilogue_results import folds_of
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.packing import TMA_BYTES, as_read
 from tilewright.planning.plan import Place, Role, Step
@@ -39,13 +39,11 @@ def in_groups(gemm: Gemm, config: PlanConfig) -> Gemm:
     """The problem, its folds in the groups that a plan's kernel makes. Raises LoweringError where it makes none."""
     if all(one.fold is None for one in gemm.epilogue.written):
         return gemm
-    groups = folded_groups(build_of(as_read(gemm, config), config).program)
+    folds = folds_of(build_of(as_read(gemm, config), config).program)
     results = []
     for one in gemm.epilogue.results:
-        fold = one.operand.fold
-        if fold is not None:
-            operand = replace(one.operand, fold=replace(fold, group=groups[one.operand.name]))
-            one = replace(one, operand=operand)
+        if one.operand.fold is not None:
+            one = replace(one, operand=replace(one.operand, fold=folds[one.operand.name]))
         results.append(one)
     return replace(gemm, epilogue=replace(gemm.epilogue, results=tuple(results)))
 
@@ -71,7 +69,7 @@ class Folding:
             self.partials[name] = target
             return
         operand = self.gemm.operand(name)
-        length, parts = self.gemm.size(operand.contiguous), self.gemm.groups_of(operand)
+        length, parts = self.gemm.line_of(operand), self.gemm.groups_of(operand)
         self.partials[name] = source = self._room(parts * length)
         if not fold.whole:
             self._lines(fold.operation, source, parts, length, target)

@@ -20,12 +20,13 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_scales import rows_of, scale_registers, sharing
+from tilewright.kernels.wgmma_scales import rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.values import Applied, inside
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
@@ -43,10 +44,18 @@ Clusters of 8 are taken to fill as many."""
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
 
-_SCALED, _SCALED_APART, _SCALE = 0.3, 1.3, 3.0
-"""Clocks for an accumulator of a thread that scales multiply, for each warpgroup that multiplies; more where its column
-has a scale of its own; for each of a few scales that a thread holds. Measured on an H100 of five tiles at 4096^3 and
-8192^3, with scales of blocks and without (benchmarks/results/block_scales_h100.json)."""
+_SCALED, _COPIED = 0.1, 58.0
+"""Clocks of a k tile, for each warpgroup that multiplies: for an accumulator of a thread that few scales multiply, and
+for the warp that copies scales. Measured on an H100 at 8192^3: 128 x 128, 128 x 192, 256 x 128 and with three
+consumers 192 x 128 take 15, 19, 25 and 36 more with scales that are constant than with scales of tensors, and 111, 129,
+112 and 176 more with copies (benchmarks/results/block_scales_h100.json)."""
+
+_SCALED_EACH, _SCALED_APART = 0.3, 1.3
+"""The same where each column has a scale of its own, for each warpgroup that multiplies; and more for all together."""
+
+_APPLIED = 0.4
+"""Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
+consumers of a tile took 2.94 ms for 8192 x (2 x 14336) x 4096, 128 x 96 in ping-pong 2.52."""
 
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
@@ -171,16 +180,16 @@ def promotion_clocks(c: Any, gemm: Gemm) -> Column:
 
 
 def scaling_clocks(c: Any, gemm: Gemm) -> Column:
-    """Clocks of a k tile that scales of blocks add to a promotion: of accumulators of all warpgroups, whose
-    multiply-adds read a register more while MMAs use the registers as well; of a scale for each accumulator where
-    columns have their own, else of the few that threads read and multiply."""
+    """Clocks of a k tile that scales of blocks add to a promotion: of accumulators, whose multiply-adds read a register
+    more while MMAs use the registers as well, and of a scale for each where columns have their own; of the warp that
+    copies them, however large the tile is."""
     scales = gemm.block_scales
     if scales is None:
         return 0.0
     own = np.where(c.swap_ab, scales.a, scales.b) == 1
-    accumulator = _SCALED * c.consumers + _SCALED_APART * own
-    few = _SCALE * scale_registers(c, gemm) * np.logical_not(own)
-    return (accumulator * wgmma.accumulators_of(c) + few) * sharing(c)
+    of_own = (_SCALED_EACH * c.consumers + _SCALED_APART) * sharing(c)
+    accumulator = np.where(own, of_own, _SCALED * c.consumers)
+    return accumulator * wgmma.accumulators_of(c) + _COPIED * c.consumers * np.logical_not(own)
 
 
 def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column:
@@ -189,6 +198,17 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
     narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8))
     a_result = np.where(staged, at.staged * narrow, np.where(c.swap_ab > 0, at.swapped, at.per_thread))
     return at.epilogue + a_result * c.m * c.n * out_bytes / 2 / c.cluster_k + exchange_clocks(c)
+
+
+@lru_cache(maxsize=64)
+def function_clocks(gemm: Gemm) -> float:
+    """Clocks of an SM for what functions of the epilogue apply to an element: beside a sum of some thousand of k they
+    are a tenth of the time, which only ping-pong hides."""
+    epilogue = gemm.epilogue
+    if epilogue.function is None:
+        return 0.0
+    values = (epilogue.value, *(one.value for one in epilogue.results))
+    return _APPLIED * len({one for value in values for one in inside(value) if isinstance(one, Applied)})
 
 
 @lru_cache(maxsize=64)
@@ -342,7 +362,10 @@ def timed(
     epilogue = np.where(split, c.part, c.whole)
     hidden = epilogue * at.hidden
     hidden = np.where(ping_pong > 0, np.minimum(hidden, body), hidden * persistent)
-    sm_seconds = (waves * body + epilogue + (waves - 1) * (epilogue - hidden)) / (spec.tensor_clock_mhz * 1e6)
+    function = function_clocks(gemm) * c.m * c.n / c.cluster_k
+    function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
+    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * (epilogue - hidden)
+    sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     moved_bytes = count * dram_bytes(c, gemm, sizes, (rows, columns), spec)

@@ -347,6 +347,12 @@ class Gemm:
         assert operand.fold is not None
         return ceil_div(self.size(operand.strided), max(operand.fold.group, 1))
 
+    def line_of(self, operand: Operand) -> int:
+        """Elements of a fold, each of which has `groups_of` partial results."""
+        assert operand.fold is not None
+        extent, partials = operand.fold.of_tiles
+        return ceil_div(self.size(operand.contiguous), extent) * partials
+
     @property
     def multiplied(self) -> DType:
         """The format in which A and B are multiplied."""
@@ -398,7 +404,7 @@ class Gemm:
             return self.block_scales.elements(name, self.m, self.n, self.k)
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
         if operand.fold is not None:
-            return self.groups_of(operand) * length
+            return self.groups_of(operand) * self.line_of(operand)
         return (runs - 1) * self.leading(operand.name) + length if runs and length else 0
 
     @property

@@ -81,8 +81,8 @@ def _sum_bound(gemm: Gemm, promote_every: int) -> float:
 
 
 FUNCTION_ULPS = 32
-"""Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at
-most 2 ulp each; the rest is for the polynomial around them."""
+"""Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf, tanhf and
+__fdividef: at most 2 ulp each; the rest is for the polynomial around them."""
 
 F32_FRACTION_BITS = 23
 
@@ -277,7 +277,7 @@ class _Errors:
 
 _FUNCTION_UNITS = 16
 """Unit round-offs of an elementary function in f32. Source: CUDA C++ Programming Guide, accuracy of expf, logf, tanhf,
-erff and sqrtf: at most 2 ulp, 4 unit round-offs; the rest is for the sum and the quotient of a sigmoid."""
+erff, sqrtf and __fdividef: at most 2 ulp, 4 unit round-offs; the rest is for the sum and the quotient of a sigmoid."""
 
 
 def _product_error(a: Bounded, b: Bounded) -> Array:

@@ -28,13 +28,15 @@ class Fold:
 
     group: aligned neighbours along that dimension whose sum, or largest, a kernel writes as one partial result; 0 where
     the kernel is not chosen. Partial results of one group lie side by side, group after group. whole: what is left is
-    folded as well, to one number. codes: each group is the scale of codes of that format, which C is made of: the
+    folded as well, to one number. of_tiles: a kernel folds along the other dimension, too: of so many neighbours there,
+    so many partial results are left. codes: each group is the scale of codes of that format, which C is made of: the
     largest finite magnitude over the largest number, at least 2**-126; groups are not folded further.
     """
 
     operation: Literal[Operation.PLUS, Operation.MAXIMUM]
     group: int = 0
     whole: bool = False
+    of_tiles: tuple[int, int] = (1, 1)
     codes: DType | None = None
 
     def of(self, values: Array, axis: int) -> Array:

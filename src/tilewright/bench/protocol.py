@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-
-import numpy as np
+from typing import Self
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import Array
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands
 from tilewright.runtime.driver import Gpu
@@ -27,6 +27,8 @@ GRAPH_MS = 8.0
 """About how long one replay of a graph runs: long against its start, short against the power controller."""
 MAX_LAUNCHES_PER_GRAPH = 400
 L2_MULTIPLE = 4
+PITCH_BYTES = 512
+"""What copies of an operand are aligned to, as allocations are."""
 
 Launch = Callable[[Sequence[int]], None]
 """Starts one multiplication on the measuring stream, given the addresses of A, B and C."""
@@ -52,18 +54,35 @@ class Timing:
         return (self.slowest_us - self.fastest_us) / self.median_us
 
 
-class RotatedOperands:
-    """Copies of one problem's operands on the GPU, more of them than the L2 cache holds."""
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What a matrix holds: a pattern, again and again, for so many elements."""
 
-    def __init__(self, gpu: Gpu, operands: Operands, spec: DeviceSpec) -> None:
-        self.operands = operands
-        storages = (operands.a, operands.b, operands.c)
+    pattern: Array
+    elements: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.pattern.itemsize
+
+
+class RotatedOperands:
+    """Copies of A, B and C on the GPU, more of them than the L2 cache holds."""
+
+    def __init__(self, gpu: Gpu, storages: Sequence[Repeated], spec: DeviceSpec) -> None:
         set_bytes = sum(max(storage.nbytes, 1) for storage in storages)
         self.copies = max(1, -(-L2_MULTIPLE * spec.l2_bytes // set_bytes))
+        self._pitches = [-(-max(storage.nbytes, 1) // PITCH_BYTES) * PITCH_BYTES for storage in storages]
         self._arrays = [
-            [DeviceArray.of(gpu, s if s.size else np.zeros(1, s.dtype)) for s in storages] for _ in range(self.copies)
+            DeviceArray.repeated(gpu, storage.pattern, storage.elements, copies=self.copies, pitch_bytes=pitch)
+            for storage, pitch in zip(storages, self._pitches, strict=True)
         ]
         self._turn = count()
+
+    @classmethod
+    def of(cls, gpu: Gpu, operands: Operands, spec: DeviceSpec) -> Self:
+        """Of matrices that lie on the host."""
+        return cls(gpu, [Repeated(one, one.size) for one in (operands.a, operands.b, operands.c)], spec)
 
     def next(self) -> tuple[int, int, int]:
         """The addresses of the next copy of A, B and C."""
@@ -71,16 +90,17 @@ class RotatedOperands:
 
     def addresses(self, copy: int = 0) -> tuple[int, int, int]:
         """The addresses of one copy of A, B and C."""
-        a, b, c = self._arrays[copy]
-        return a.pointer, b.pointer, c.pointer
+        a, b, c = (array.pointer + copy * pitch for array, pitch in zip(self._arrays, self._pitches, strict=True))
+        return a, b, c
 
-    def result(self, copy: int = 0) -> DeviceArray:
-        return self._arrays[copy][2]
+    @property
+    def results(self) -> DeviceArray:
+        """All copies of C, that of copy 0 first."""
+        return self._arrays[2]
 
     def close(self) -> None:
-        for arrays in self._arrays:
-            for array in arrays:
-                array.close()
+        for array in self._arrays:
+            array.close()
 
 
 def measure(

@@ -87,7 +87,8 @@ class Compilers(Processes):
         """Start the processes, and with them the candidates that will be submitted first."""
         self.call(os.getpid)
         for candidate in candidates:
-            self._begun[candidate] = self.call(_prepared, candidate)
+            if candidate not in self._begun:
+                self._begun[candidate] = self.call(_prepared, candidate)
 
 
 @dataclass(frozen=True)

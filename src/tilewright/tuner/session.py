@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from time import monotonic
 
@@ -43,16 +42,18 @@ def study_name(space: Space) -> str:
 
 @contextmanager
 def begun(
-    measurer: GpuMeasurer, spec: DeviceSpec, workers: int, *, like: ReductionOrder | None = None
+    measurer: GpuMeasurer,
+    spec: DeviceSpec,
+    workers: int,
+    *,
+    like: ReductionOrder | None = None,
+    first: Sequence[PlanConfig] = (),
 ) -> Iterator[Compilers]:
-    """What needs no candidates to begin: processes that compile are started, and operands are made, while this process
-    goes on."""
-    with (
-        Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers,
-        ThreadPoolExecutor(1) as beside,
-    ):
-        compilers.begin()
-        beside.submit(measurer.make)
+    """What needs no space to begin: processes that compile are started, with the first candidates, and the reference is
+    computed, while this process goes on."""
+    with Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers:
+        compilers.begin(first)
+        measurer.begin()
         yield compilers
 
 

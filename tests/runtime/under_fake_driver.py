@@ -16,7 +16,7 @@ import pytest
 from runtime_kernels import REVERSE, SCALE, pointer, rotate
 
 from tilewright.artifacts import CudaSource, Parameter
-from tilewright.bench.protocol import Repeated, RotatedOperands
+from tilewright.bench.protocol import Repeated, RotatedOperands, measure
 from tilewright.device.catalog import H200
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I64
 from tilewright.errors import LaunchError, ProblemError
@@ -402,6 +402,16 @@ def test_a_graph_holds_the_launches_and_is_replayed(gpu: Gpu) -> None:
     assert len(calls("replay")) == 3
     graph.close()
     assert len(calls("free graph")) == 1
+
+
+def test_a_hopeless_candidate_is_timed_by_its_first_launches_alone(gpu: Gpu) -> None:
+    kernel = loaded(gpu, REVERSE)
+    operands = RotatedOperands(gpu, 3 * [Repeated(np.zeros(1, np.float32), 64)], replace(H200, l2_bytes=1000))
+    launch: Any = lambda pointers: kernel.launch(gpu.stream, *ONE_BLOCK, (pointers[0], 1))  # noqa: E731
+    slow = measure(gpu, {"it": launch}, operands, hopeless_us=700.0)["it"]
+    assert (slow.median_us, slow.rounds, slow.launches_per_round, calls("replay")) == (750.0, 1, 2, [])
+    good = measure(gpu, {"it": launch}, operands, hopeless_us=800.0, rounds=3)["it"]
+    assert good.rounds == 3 and len(calls("replay")) == 4
 
 
 def test_a_launch_that_fails_ends_the_capture(gpu: Gpu) -> None:

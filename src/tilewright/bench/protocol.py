@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Self
 
 from tilewright.device.spec import DeviceSpec
@@ -26,6 +27,7 @@ ROUNDS = 15
 GRAPH_MS = 8.0
 """About how long one replay of a graph runs: long against its start, short against the power controller."""
 MAX_LAUNCHES_PER_GRAPH = 400
+FIRST_LAUNCHES = 2
 L2_MULTIPLE = 4
 PITCH_BYTES = 512
 """What copies of an operand are aligned to, as allocations are."""
@@ -110,18 +112,24 @@ def measure(
     *,
     rounds: int = ROUNDS,
     graph_ms: float = GRAPH_MS,
+    hopeless_us: float = inf,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Timing]:
-    """Time candidates on one problem, interleaved."""
+    """Time candidates on one problem, interleaved. hopeless_us: a candidate whose first launches take longer each, the
+    host's pace included, is not timed any more."""
 
     def launcher(launch: Launch) -> Callable[[], None]:
         return lambda: launch(operands.next())
 
     graphs: dict[str, LaunchGraph] = {}
+    result: dict[str, Timing] = {}
     for name, launch in candidates.items():
         step = launcher(launch)
         step()  # loads the module, fills handles and workspaces
-        once_us = time_launches(gpu.stream, step, launches=2)
+        once_us = time_launches(gpu.stream, step, launches=FIRST_LAUNCHES)
+        if once_us > hopeless_us:
+            result[name] = Timing(once_us, once_us, once_us, 1, FIRST_LAUNCHES)
+            continue
         launches = int(min(MAX_LAUNCHES_PER_GRAPH, max(1, round(graph_ms * 1e3 / max(once_us, 0.5)))))
         graphs[name] = LaunchGraph.capture(gpu.stream, step, launches=launches)
     times: dict[str, list[float]] = {name: [] for name in graphs}
@@ -132,9 +140,8 @@ def measure(
             times[name].append(graph.time(gpu.stream))
         if progress is not None:
             progress(number + 1, rounds)
-    result = {
-        name: Timing(statistics.median(t), min(t), max(t), rounds, graphs[name].launches) for name, t in times.items()
-    }
+    for name, t in times.items():
+        result[name] = Timing(statistics.median(t), min(t), max(t), rounds, graphs[name].launches)
     for graph in graphs.values():
         graph.close()
     return result

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain, islice, zip_longest
 from time import monotonic
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.space import Space
+from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Outcome, Progress, Tuning
@@ -25,14 +27,19 @@ _ALIKE = 2
 
 
 def seeds(space: Space, most: int = SEEDS) -> list[PlanConfig]:
-    """What to measure first: the best predicted, few of each kind."""
-    chosen: list[PlanConfig] = []
-    alike: dict[object, int] = {}
+    """What to measure first: the best predicted, few of each kind. Families take turns, as far as they come near the
+    best of all: their prices are fitted apart, so which family is the fastest is what they tell the least about."""
+    families: dict[str, list[PlanConfig]] = {}
+    alike: Counter[object] = Counter()
     for one in space.ranked:
-        if len(chosen) < most and alike.get(one.kind, 0) < _ALIKE:
-            alike[one.kind] = alike.get(one.kind, 0) + 1
-            chosen.append(one.config)
-    return chosen
+        family = one.config.kernel.kind
+        if family not in families and one.predicted_us > NEAR * space.ranked[0].predicted_us:
+            continue
+        alike[one.kind] += 1
+        if alike[one.kind] <= _ALIKE:
+            families.setdefault(family, []).append(one.config)
+    turns = chain.from_iterable(zip_longest(*families.values()))
+    return list(islice((one for one in turns if one is not None), most))
 
 
 def study_name(space: Space) -> str:

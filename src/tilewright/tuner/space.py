@@ -34,6 +34,9 @@ from tilewright.winners.plan_config import PlanConfig
 MOST = 3000
 """Candidates of a search: those of each family and packing with the best prices."""
 
+NEAR = 1.5
+"""A family whose best plan is predicted to take longer by more than this factor is not tried early."""
+
 _ESTIMATES = 32
 """Plans of dispatch's own ranking that are candidates in any case."""
 

@@ -69,7 +69,7 @@ _IN_A_ROW = 1.5e-6
 """What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
 less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
 
-CORRECTED = 64
+CORRECTED = 256
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms."""
 
 

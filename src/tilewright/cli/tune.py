@@ -30,7 +30,7 @@ from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import begun
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Space, make_space
-from tilewright.tuner.storage import default_url
+from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.today import todays_order, todays_plan
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
@@ -125,6 +125,8 @@ def tune(
     _check_which(m, n, k, suite, shapes)
     if dtype is not None:
         format_options(dtype)  # a format that is none is told before a GPU is looked for
+    if not (list_only or suite):
+        import_ahead()
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)

@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, Protocol
 
 from tilewright.artifacts import CudaSource
+from tilewright.bench.baseline import library
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.planning.plan import Plan
@@ -68,9 +69,8 @@ class Measurer(Protocol):
 class GpuMeasurer:
     """Candidates of one problem on a GPU.
 
-    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called by another thread, as importing a
-    framework takes seconds, once something is measured. given: a reference that is made already. kernels: that are
-    loaded already, by their text; those of this problem are added.
+    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed. given: a
+    reference that is made already. kernels: that are loaded already, by their text; those of this problem are added.
     """
 
     def __init__(
@@ -92,16 +92,17 @@ class GpuMeasurer:
         self._best_us = inf
 
     def begin(self) -> None:
-        """Begin to compute the reference, in a thread of its own."""
+        """Begin to compute the reference, in a thread of its own, and to look for cuBLAS: half a gigabyte to open."""
         _ = self._sample_made
+        self._beside.submit(library)
 
     @cached_property
     def _sample_made(self) -> Future[Sample]:
         return self._beside.submit(lambda: self._given or sample_of(RepeatedOperands(self.gemm)))
 
     @cached_property
-    def _peers_found(self) -> Future[Mapping[str, Launch]]:
-        return self._beside.submit(self._find_peers)
+    def peers(self) -> Mapping[str, Launch]:
+        return self._find_peers()
 
     @cached_property
     def _rotated(self) -> RotatedOperands:
@@ -114,7 +115,6 @@ class GpuMeasurer:
             found = measure(
                 *(self.gpu, {"it": launch}, self._rotated), rounds=ROUNDS, graph_ms=GRAPH_MS, hopeless_us=hopeless_us
             )
-        _ = self._peers_found
         timing = found["it"]
         self._best_us = min(self._best_us, timing.median_us)
         return Measured(timing.median_us, prepared.registers, relative_error, prepared.kernel, prepared.order)
@@ -132,8 +132,7 @@ class GpuMeasurer:
     def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
         self._make_room(max((one.plan.scratch_bytes for one in prepared.values()), default=0))
         candidates = {name: self._launch(one) for name, one in prepared.items()}
-        all_of_them = {**candidates, **self._peers_found.result()}
-        return measure(self.gpu, all_of_them, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
+        return measure(self.gpu, {**candidates, **self.peers}, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
 
     def close(self) -> None:
         self._beside.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
 """Operands that are made in a moment, and the part of a result that is held against float64.
 
 All of C is compared where that is little work. Else rows and columns are, one of each stretch of either, so that
-tiles of a candidate are met everywhere. Operands never exist on the host: they are a few millions of random numbers
-again and again, of which the GPU is given one copy, and the reference reads the lines that it needs.
+tiles of a candidate are met everywhere. Operands never exist on the host: they are a million random numbers again
+and again, of which the GPU is given one copy, and the reference reads the lines that it needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.problem.reference import PADDING, Operands, reference, view
 from tilewright.problem.tolerance import Verdict, compare, error_bound
 from tilewright.runtime.memory import DeviceArray
 
-_POOL = 4_194_301
+_POOL = 1_048_573
 """Random numbers that operands are made of, again and again: a prime, so that no rows are alike."""
 
 _SEEDS: dict[OperandName, int] = {"A": 0, "B": 1}

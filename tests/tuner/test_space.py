@@ -79,7 +79,7 @@ def test_candidates_are_ranked_by_their_prices_few_of_a_kind_first() -> None:
     assert first[0] == space.candidates[0]
 
 
-def test_families_that_come_near_take_turns_among_the_first() -> None:
+def test_families_that_come_near_alternate_among_the_first() -> None:
     """However far apart their prices put them in the ranking."""
     tiles = [(128, 64 * n, 64) for n in range(1, 5)]
     kinds = ((MmaConfig, 10.0), (WgmmaConfig, 14.9), (SimtConfig, 15.1))

@@ -27,7 +27,7 @@ _ALIKE = 2
 
 
 def seeds(space: Space, most: int = SEEDS) -> list[PlanConfig]:
-    """What to measure first: the best predicted, few of each kind. Families take turns, as far as they come near the
+    """What to measure first: the best predicted, few of each kind. Families alternate, as far as they come near the
     best of all: their prices are fitted apart, so which family is the fastest is what they tell the least about."""
     families: dict[str, list[PlanConfig]] = {}
     alike: Counter[object] = Counter()

@@ -18,6 +18,11 @@ Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batc
 
     python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
 
+    python benchmarks/choice_sweep.py --asked plans.jsonl --sample 0 --out out.jsonl
+
+The plans of each problem that rows name, such as the choices of two trees: {"p": "8x64x64 bf16 TN", "plans": [...]},
+each as `PlanConfig.as_data`.
+
     python benchmarks/choice_sweep.py --estimated --random 200 --sample 0 --dtype bf16,f16 --out remembered.jsonl
 
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
@@ -75,7 +80,7 @@ from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, sha
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
-from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched, request_of
+from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched, problem_named, request_of
 from tilewright.suite.sweep import Target
 from tilewright.suite.timing import Times
 from tilewright.tuner.compiling import Prepared, prepare
@@ -180,10 +185,16 @@ def shipped_for(problem: Problem | Batched, spec: DeviceSpec) -> list[PlanConfig
 
 
 def prepared_for(
-    problem: Problem | Batched, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float, families: str
+    problem: Problem | Batched, spec: DeviceSpec, arch: str, options: tuple[Any, ...], asked: Sequence[PlanConfig]
 ) -> list[tuple[float, Prepared | str]]:
-    """The candidates of a problem, compiled; the reason in place of one that cannot be."""
-    candidates = candidates_of(problem, spec, count, cluster_k, spread, families)
+    """The candidates of a problem, or the plans that are asked for, compiled; the reason in place of one that cannot
+    be."""
+    if asked:
+        request = request_of(problem)
+        around = request.gemm, spec, request.alignment, request.stack
+        candidates = [Candidate(one, estimate_us(one, *around)) for one in asked]
+    else:
+        candidates = candidates_of(problem, spec, *options)
     space, cache = Space(problem.gemm, spec, candidates, stack=request_of(problem).stack), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -342,6 +353,19 @@ def asked_for(sizes: Iterable[str], formats: Sequence[str], orders: Sequence[str
     return [*drawn(shapes, formats, orders, seed=0), *batches]
 
 
+def told_plans(path: Path | None) -> dict[str, tuple[PlanConfig, ...]]:
+    """Plans by the names of their problems, as `--asked` gives them."""
+    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["p"]: tuple(PlanConfig.from_data(one) for one in row["plans"]) for row in rows}
+
+
+def as_target(name: str) -> Target:
+    """A problem by its name."""
+    problem = problem_named(name)
+    return DrawnStack(problem, "asked") if isinstance(problem, Batched) else Drawn(problem, "asked")
+
+
 def _with_scales(one: Target, asked: argparse.Namespace) -> Iterator[Target]:
     """A problem as it was drawn; of FP8, with each of the scales, fast and promoted, that are asked for."""
     if isinstance(one, DrawnStack) or one.problem.format not in FP8:
@@ -447,6 +471,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--tokens", type=Path)
     parser.add_argument("--suite", action="store_true", help="the problems of `tilewright bench` as well")
     parser.add_argument("--sizes", default="", help="of problems, such as 77x4608x1152; of a batch of 7, 7x64x64x128")
+    parser.add_argument("--asked", type=Path, metavar="JSONL", help="problems, and the plans of each that are measured")
     parser.add_argument("--batched", type=int, default=0, help="random batches a format, beside the fixed ones")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--dtype", default="bf16")
@@ -488,7 +513,8 @@ def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> Non
 
 def main() -> None:
     asked = _asked()
-    began, targets = time.monotonic(), _targets(asked)
+    began, plans_of = time.monotonic(), told_plans(asked.asked)
+    targets = (*_targets(asked), *(as_target(name) for name in plans_of))
     if asked.estimated:
         write_estimates(asked, targets)
         return
@@ -514,7 +540,8 @@ def main() -> None:
         tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
-                *(asked.plans, asked.cluster_k, asked.spread, asked.families),
+                (asked.plans, asked.cluster_k, asked.spread, asked.families),
+                plans_of.get(str(one.problem), ()),
             ): one
             for one in targets
         }

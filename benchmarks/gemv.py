@@ -4,11 +4,11 @@
     python benchmarks/gemv.py --problems 1x8192x8192:NT:bf16 --sweep 12
 
 A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy and of a read of 1 GiB is measured. Then each problem
-runs as dispatch plans it (GEMV kernel, reduction where k is split), beside torch.mm; --sweep also times so many other
-configurations, best estimate first, so that estimates can be held against times. Then copies (padded, transposed)
-beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through more than four times the
-L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured bandwidths and of
-PyTorch's time.
+runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where it has one, beside torch.mm; --sweep
+also times so many other configurations of it, best estimate first, so that estimates can be held against times. Then
+copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through
+more than four times the L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured
+bandwidths and of PyTorch's time.
 --build-only prints configurations, registers and estimates; it needs no GPU.
 """
 
@@ -24,11 +24,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from tilewright import extras
+from tilewright import extras, matmul, plan
 from tilewright.bench.records import command, commit, now
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel
 from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
@@ -38,7 +38,6 @@ from tilewright.kernels.skinny import long_of, short_of
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
-from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reduction import Reduction
@@ -87,6 +86,7 @@ COPIES = ("4096x4097", "8192x8192", "4095x4093", "28672x8192", "512x513")
 """Lines x elements of a line of the sources."""
 
 BANDWIDTH_BYTES = 1 << 30
+MATMUL = "matmul"
 
 
 def problem(text: str) -> Gemm:
@@ -170,36 +170,37 @@ class Bench:
         return both
 
     def products(self, gemm: Gemm, candidates: list[Skinny]) -> Iterator[dict[str, Any]]:
-        """The candidates beside torch.mm, each checked first."""
+        """`matmul` and the candidates beside torch.mm, each checked first."""
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.cuda.empty_cache()
         pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         a, b = pairs[0]
         results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
-        calls: dict[str, Callable[[], object]] = {}
+        launches: dict[str, Callable[[Any, Any, Any], object]] = {MATMUL: lambda x, y, c: matmul(x, y, out=c)}
+        launches |= {described(one): self.product(gemm, one) for one in candidates}
         errors: dict[str, float] = {}
-        for one in candidates:
-            name = described(one)
-            launch = self.product(gemm, one)
+        for name, launch in launches.items():
             results[0].fill_(float("nan"))
             launch(a, b, results[0])
             torch.cuda.synchronize()
             errors[name] = checked(torch, gemm, name, results[0], a, b)
-            calls[name] = _in_turn(launch, pairs, results)
-        calls["torch"] = _in_turn(lambda x, y, c: torch.mm(x, y, out=c), pairs, results)
+        launches["torch"] = lambda x, y, c: torch.mm(x, y, out=c)
+        calls = {name: _in_turn(launch, pairs, results) for name, launch in launches.items()}
         times = interleaved(self.timer, calls, copies=len(pairs))
-        for number, one in enumerate(candidates):
-            found = times[described(one)]
+        ran = plan(a, b, out=results[0])
+        estimates = {MATMUL: ran.estimated_us}
+        estimates |= {described(one): estimate_us(gemm, one, device("H200")) for one in candidates}
+        for name, estimated_us in estimates.items():
+            found = times[name]
             yield {
-                "kernel": described(one),
-                "planned": not number,
+                "kernel": f"{name}: {ran.words}" if name == MATMUL else name,
                 "us": round(found.median_us, 3),
                 "torch_us": round(times["torch"].median_us, 3),
                 "share_of_torch": round(found.share_of(times["torch"]), 4),
-                "estimated_us": round(estimate_us(gemm, one, device("H200")), 2),
+                "estimated_us": round(estimated_us, 2),
                 "gb_per_s": round(gemm.compulsory_bytes / found.median_us / 1e3, 1),
-                "error": float(f"{errors[described(one)]:.2g}"),
+                "error": float(f"{errors[name]:.2g}"),
             }
 
     def copies(self, lines: int, length: int, dtype: DType, *, transposed: bool) -> dict[str, Any]:
@@ -253,20 +254,16 @@ def _in_turn(launch: Callable[[Any, Any, Any], object], pairs: list[Any], result
 
 
 def planned(gemm: Gemm) -> Skinny | None:
-    """As dispatch plans it on an H200; of 2-byte formats also more rows than dispatch gives to GEMV kernels."""
-    found = skinny_for(gemm, alignment_of_rows(gemm), device("H200"))
-    if found is None and gemm.dtype is not F32 and min(gemm.m, gemm.n) <= 16:
-        alignment = alignment_of_rows(gemm)
-        facts = Facts(alignment.of(long_of(gemm)), alignment.of(short_of(gemm)), True)
-        config = min(fitting(gemm, facts), key=lambda one: sm_seconds(one, gemm))
-        found = Skinny(config, replace(gemm, epilogue=PLAIN), 1, 0)
-    return found
+    """The GEMV kernel as dispatch would plan it on an H200, if it has one."""
+    return skinny_for(gemm, alignment_of_rows(gemm), device("H200"))
 
 
 def build_only(gemms: dict[str, Gemm]) -> None:
     for text, gemm in gemms.items():
         one = planned(gemm)
-        assert one is not None, text
+        if one is None:
+            print(f"{text:24} has no GEMV kernel")
+            continue
         used = compile_cuda(print_cuda(one.kernel()), "sm_90a").resources
         estimate = estimate_us(gemm, one, device("H200"))
         print(f"{text:24} {estimate:7.1f} us estimated, {used.registers} registers, {described(one)}")
@@ -294,10 +291,11 @@ def main() -> int:
     def rows() -> Iterator[dict[str, Any]]:
         for text, gemm in gemms.items():
             one = planned(gemm)
-            if one is None or time.monotonic() - started > asked.seconds:
+            if time.monotonic() - started > asked.seconds:
                 print(f"{text}: left out", file=sys.stderr)
                 continue
-            for row in bench.products(gemm, list(shapes(gemm, one, asked.sweep))):
+            candidates = [] if one is None else list(shapes(gemm, one, asked.sweep))
+            for row in bench.products(gemm, candidates):
                 yield {"problem": text, **row}
         for text in asked.copies:
             lines, length = (int(part) for part in text.split("x"))

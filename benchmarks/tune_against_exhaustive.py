@@ -31,7 +31,7 @@ from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import prepare
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.session import tune
+from tilewright.tuner.session import begun, tune
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.tune import FINALISTS, Outcome
 from tilewright.winners.plan_config import PlanConfig
@@ -120,7 +120,8 @@ def kernels_in(folder: str) -> Iterator[None]:
 def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int) -> Outcome:
     measurer = GpuMeasurer(gpu, space.gemm)
     try:
-        return tune(space, measurer, storage=storage, seconds=seconds, workers=workers, started=monotonic())
+        with begun(measurer, space.spec, workers) as compilers:
+            return tune(space, compilers, measurer, storage=storage, seconds=seconds, started=monotonic())
     finally:
         measurer.close()
 

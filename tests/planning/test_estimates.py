@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -16,19 +17,23 @@ from tilewright.dtypes import BF16
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.candidates import candidates, with_options
+from tilewright.planning.candidates import candidates, table_of, with_options
 from tilewright.planning.emulated import of_pieces
-from tilewright.planning.on_paper import PaperKernels
+from tilewright.planning.estimates import estimated
+from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
 from tilewright.planning.ragged import _by_tma, ranked_ragged
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.planning.stack import Stack
 from tilewright.planning.wgmma_cost import fragment_clocks, promotion_clocks, read_bytes
-from tilewright.problem import Gemm
+from tilewright.problem import Gemm, Order
 from tilewright.problem.emulation import F16X3
 from tilewright.suite.problems import Problem
 from tilewright.suite.stacks import Batched, request_of
+from tilewright.units import ceil_div
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -214,3 +219,30 @@ def test_no_simt_kernel_of_the_whole_space_copies_two_bytes_by_cp_async() -> Non
     in_f32 = Problem.of("225x2343x15 f32 NT").gemm
     found = whole_space(in_f32, spec, alignment_of(in_f32), family="simt")
     assert {getattr(config.kernel, "b_transport", "") for _, config in found} == {"registers", "cp_async"}
+
+
+@pytest.mark.parametrize("rows", [1, 8, 12, 17, 24, 40, 56])
+@pytest.mark.parametrize("orders", ["NT", "TN", "TT"])
+def test_few_rows_find_the_tile_that_they_fit(orders: str, rows: int) -> None:
+    """Whatever the order of A: tiles of A that lies in columns are 16 rows apart, others 8."""
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    table = table_of("wgmma", Gemm(rows, 16384, 3072, BF16, a=a, b=b, out=BF16), device("H100 SXM"))
+    swapped = set(table.m[table.swap_ab > 0].tolist())
+    step = 16 if a is Order.COL else 8
+    assert max(swapped) == ceil_div(rows, step) * step
+
+
+@pytest.mark.parametrize("shape", [(8, 50265, 768), (33, 50265, 768), (77, 50265, 768)])
+@pytest.mark.parametrize("orders", [(Order.COL, Order.ROW), (Order.ROW, Order.ROW)])
+def test_no_thread_of_mma_sync_copies_more_than_the_caches_of_instructions_hold(
+    shape: tuple[int, int, int], orders: tuple[Order, Order]
+) -> None:
+    """Rows of an odd length are copied element by element: with 64 copies a stage a kernel took 5.6 times as long."""
+    gemm = Gemm(*shape, BF16, a=orders[0], b=orders[1], out=BF16)
+    alignment = alignment_of_rows(gemm)
+    for config in islice(estimated(Request(gemm, alignment), device("H100 SXM")), 20):
+        kernel = config.kernel
+        if isinstance(kernel, MmaConfig):
+            a, b = (16 if name in config.packed else least for name, least in (("A", alignment.a), ("B", alignment.b)))
+            copies = 2 * kernel.k * (kernel.m / min(16, a) + kernel.n / min(16, b)) / (32 * warps_of(kernel))
+            assert copies < 64, config

@@ -127,6 +127,7 @@ CALL(cuMemAlloc, (uint64_t *p, size_t n), *p = (uint64_t)malloc(n))
 CALL(cuMemFree, (uint64_t p), free((void *)p); LOG("{\"call\": \"free\"}\n"))
 CALL(cuMemcpyHtoDAsync, (uint64_t d, const void *h, size_t n, Handle s), memcpy((void *)d, h, n))
 CALL(cuMemcpyDtoHAsync, (void *h, uint64_t d, size_t n, Handle s), memcpy(h, (void *)d, n))
+CALL(cuMemcpyDtoDAsync, (uint64_t to, uint64_t from, size_t n, Handle s), memcpy((void *)to, (void *)from, n))
 CALL(cuMemsetD8Async, (uint64_t d, unsigned char byte, size_t n, Handle s), memset((void *)d, byte, n))
 CALL(cuGetErrorString, (int e, const char **text), *text = "as asked")
 
@@ -173,7 +174,7 @@ static const struct { const char *name; Handle function; } entries[] = {
   ENTRY(cuGraphExecDestroy), ENTRY(cuLibraryLoadData), ENTRY(cuLibraryGetKernel), ENTRY(cuKernelGetFunction),
   ENTRY(cuKernelGetAttribute), ENTRY(cuKernelSetAttribute), ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor),
   ENTRY(cuEventCreate), ENTRY(cuEventElapsedTime), ENTRY(cuMemAlloc), ENTRY(cuMemFree), ENTRY(cuMemcpyHtoDAsync),
-  ENTRY(cuMemcpyDtoHAsync), ENTRY(cuMemsetD8Async), ENTRY(cuGetErrorString), ENTRY(cuGetErrorName),
+  ENTRY(cuMemcpyDtoHAsync), ENTRY(cuMemcpyDtoDAsync), ENTRY(cuMemsetD8Async), ENTRY(cuGetErrorString), ENTRY(cuGetErrorName),
   ENTRY(cuLaunchKernelEx), ENTRY(cuLaunchKernel), {"cuGetExportTable", (Handle)cuGetExportTable},
 };
 

@@ -16,6 +16,7 @@ import pytest
 from runtime_kernels import REVERSE, SCALE, pointer, rotate
 
 from tilewright.artifacts import CudaSource, Parameter
+from tilewright.bench.protocol import Repeated, RotatedOperands, measure
 from tilewright.device.catalog import H200
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I64
 from tilewright.errors import LaunchError, ProblemError
@@ -331,6 +332,31 @@ def test_an_empty_array_is_an_array(gpu: Gpu) -> None:
     assert array.download().shape == (0, 4)
 
 
+@pytest.mark.parametrize(("elements", "copies", "pitch"), [(1, 1, 512), (5, 1, 512), (23, 3, 512), (300, 7, 1536)])
+def test_a_pattern_is_repeated_in_each_copy(gpu: Gpu, elements: int, copies: int, pitch: int) -> None:
+    pattern = np.arange(1, 6, dtype=np.float32)
+    array = DeviceArray.repeated(gpu, pattern, elements, copies=copies, pitch_bytes=pitch)
+    each = pitch // 4
+    for copy in range(copies):
+        np.testing.assert_array_equal(array.download()[copy * each :][:elements], np.resize(pattern, elements))
+    assert array.nbytes == (copies - 1) * pitch + elements * 4
+
+
+def test_operands_are_rotated_through_copies_that_lie_apart(gpu: Gpu) -> None:
+    """More of them than the L2 cache holds, in one allocation an operand."""
+    few = [Repeated(np.full(3, value, np.float32), size) for value, size in ((1, 2000), (2, 500), (3, 77))]
+    rotated = RotatedOperands(gpu, few, replace(H200, l2_bytes=30_000))
+    assert rotated.copies == 12
+    places = [rotated.next() for _ in range(12)]
+    assert len(set(places)) == 12 and rotated.next() == places[0]
+    for start in zip(*places, strict=True):
+        assert all(one % 512 == start[0] % 512 for one in start)
+    held = rotated.results.download()
+    rotated.close()
+    assert len(calls("free")) == 3  # one allocation an operand
+    assert all(held[(c - rotated.results.pointer) // 4 :][:77].sum() == 231 for _, _, c in places)
+
+
 def test_memory_is_freed_with_the_object(gpu: Gpu) -> None:
     array = DeviceArray(gpu, (8,))
     del array
@@ -376,6 +402,16 @@ def test_a_graph_holds_the_launches_and_is_replayed(gpu: Gpu) -> None:
     assert len(calls("replay")) == 3
     graph.close()
     assert len(calls("free graph")) == 1
+
+
+def test_a_hopeless_candidate_is_timed_by_its_first_launches_alone(gpu: Gpu) -> None:
+    kernel = loaded(gpu, REVERSE)
+    operands = RotatedOperands(gpu, 3 * [Repeated(np.zeros(1, np.float32), 64)], replace(H200, l2_bytes=1000))
+    launch: Any = lambda pointers: kernel.launch(gpu.stream, *ONE_BLOCK, (pointers[0], 1))  # noqa: E731
+    slow = measure(gpu, {"it": launch}, operands, hopeless_us=700.0)["it"]
+    assert (slow.median_us, slow.rounds, slow.launches_per_round, calls("replay")) == (750.0, 1, 2, [])
+    good = measure(gpu, {"it": launch}, operands, hopeless_us=800.0, rounds=3)["it"]
+    assert good.rounds == 3 and len(calls("replay")) == 4
 
 
 def test_a_launch_that_fails_ends_the_capture(gpu: Gpu) -> None:

@@ -16,6 +16,7 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.on_paper import version_of
@@ -23,7 +24,7 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.encoding import Encoding
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
-from tilewright.tuner.space import Space, make_space
+from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.tuner.today import todays_plan
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
@@ -76,6 +77,16 @@ def test_candidates_are_ranked_by_their_prices_few_of_a_kind_first() -> None:
     assert len(first) == len(set(first)) == SEEDS
     assert max(Counter(kinds[config] for config in first).values()) <= 2
     assert first[0] == space.candidates[0]
+
+
+def test_families_that_come_near_alternate_among_the_first() -> None:
+    """However far apart their prices put them in the ranking."""
+    tiles = [(128, 64 * n, 64) for n in range(1, 5)]
+    kinds = ((MmaConfig, 10.0), (WgmmaConfig, 14.9), (SimtConfig, 15.1))
+    looks = [Candidate(PlanConfig(kind(tile)), us + n) for kind, us in kinds for n, tile in enumerate(tiles)]
+    first = seeds(Space(WIDE, H200, looks))
+    assert [one.kernel.kind for one in first] == ["mma", "wgmma"] * 4
+    assert [one.kernel.n for one in first if isinstance(one.kernel, MmaConfig)] == [64, 128, 192, 256]
 
 
 @pytest.mark.parametrize("shape", [(100, 8192, 28672), (1, 5120, 27648), (128, 5120, 27648), (4096, 4096, 4096)])

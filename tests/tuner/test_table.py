@@ -24,7 +24,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.tolerance import Verdict
 from tilewright.suite.problems import Problem, problems
 from tilewright.tuner.measure import GpuLost
-from tilewright.tuner.sample import repeated_operands, sample_of
+from tilewright.tuner.sample import RepeatedOperands, sample_of
 from tilewright.tuner.short_lists import short_list
 from tilewright.tuner.space import Candidate
 from tilewright.tuner.table import PEER, Ready, Row, Table, Task, Timed
@@ -219,8 +219,7 @@ def test_a_short_list_has_something_of_each_family_that_comes_near() -> None:
 
 def test_operands_made_of_repeated_numbers_check_as_others_do() -> None:
     gemm = Problem(64, 96, 128, "bf16", "TN").gemm
-    operands = repeated_operands(gemm)
-    sample = sample_of(operands)
+    sample = sample_of(RepeatedOperands(gemm))
     right = gemm.out.encode(sample.expected.astype(np.float32)).reshape(-1)
     good: Verdict = sample.verdict(right)
     right[7] = gemm.out.encode(np.full(1, 1000.0, np.float32))[0]

@@ -56,6 +56,14 @@ def test_the_budget_is_kept_finalists_included(tmp_path: Path) -> None:
     assert 0 < outcome.here < len(CANDIDATES)
 
 
+def test_the_pace_of_a_search_is_that_of_its_measurements(tmp_path: Path) -> None:
+    """Each takes 0.1 s; the finalists at the end do not count."""
+    pace = a_search(tmp_path, Measurer()).run().pace
+    assert pace.measured == len(CANDIDATES)
+    assert pace.first_s == pytest.approx(0.1) and pace.per_second == pytest.approx(10.0)
+    assert a_search(tmp_path / "one", Measurer(), seconds=0.1).run().pace.per_second is None
+
+
 def test_the_next_search_goes_on_where_the_budget_ended(tmp_path: Path) -> None:
     first, second = Measurer(), Measurer()
     a_search(tmp_path, first, seconds=4.0).run()

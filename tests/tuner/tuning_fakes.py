@@ -103,7 +103,7 @@ class OnPaper:
         self.clock = Clock()
         self.peers = find_peers()
 
-    def make(self) -> None:
+    def begin(self) -> None:
         pass
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ def _measure_problem(
         if progress is not None:
             progress("checking", number + 1, len(builds))
     peer = cublas(gpu, gemm)
-    rotated = RotatedOperands(gpu, operands, spec)
+    rotated = RotatedOperands.of(gpu, operands, spec)
     candidates = {rung.name: launcher(built, gpu, cache) for rung, built in zip(rungs, builds, strict=True)}
     if peer is not None:
         candidates["cuBLAS"] = peer.launch

@@ -142,7 +142,7 @@ class _Bench:
 
     def __init__(self, gpu: Gpu, gemm: Gemm, rounds: int) -> None:
         self.gpu, self.gemm, self.rounds = gpu, gemm, rounds
-        self.rotated = RotatedOperands(gpu, make_operands(gemm), probe(gpu))
+        self.rotated = RotatedOperands.of(gpu, make_operands(gemm), probe(gpu))
         self.peer = cublas(gpu, gemm)
         self.cache = CubinCache()
 

@@ -30,7 +30,7 @@ from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import begun
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Space, make_space
-from tilewright.tuner.storage import default_url
+from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.today import todays_order, todays_plan
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
@@ -125,6 +125,8 @@ def tune(
     _check_which(m, n, k, suite, shapes)
     if dtype is not None:
         format_options(dtype)  # a format that is none is told before a GPU is looked for
+    if not (list_only or suite):
+        import_ahead()
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)
@@ -253,7 +255,7 @@ class _Job:
         self.earlier = self.database.winner(Key.of(self.spec, self.gemm))
         measurer = GpuMeasurer(self.gpu, self.gemm, self._peers)
         try:
-            with begun(measurer, self.spec, workers, like=self.like) as compilers:
+            with begun(measurer, self.spec, workers, like=self.like, first=(self.today,)) as compilers:
                 space = _space_of(self.gemm, self.spec, self.family, self.like, self.today)
                 with output.progress(f"tuning {self.gemm}") as advance:
 
@@ -327,6 +329,8 @@ def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, 
                 "candidates": outcome.candidates,
                 "measured": len(outcome.results),
                 "measured_here": outcome.here,
+                "first_measured_s": outcome.pace.first_s if outcome.here else None,
+                "measured_per_s": outcome.pace.per_second,
                 "failures": {str(candidate): reason for candidate, reason in outcome.failures.items()},
                 "exhausted": outcome.exhausted,
                 "elapsed_s": outcome.elapsed_s,
@@ -336,6 +340,10 @@ def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, 
         return
     measured = f"{len(outcome.results)} of {outcome.candidates} candidates measured"
     print(f"{space.gemm} on {space.spec.name}: {measured}, {outcome.here} of them now, in {outcome.elapsed_s:.1f} s")
+    if outcome.here:
+        rate = outcome.pace.per_second
+        then = "" if rate is None else f", then {rate:.1f} a second"
+        print(f"  The first was measured after {outcome.pace.first_s:.1f} s{then}.")
     share = "" if peer is None else f", {100 * peer.median_us / time.median_us:.1f} % of cuBLAS"
     print(f"  {time.median_us:.2f} us, {time.tflops(space.gemm):.1f} TFLOP/s{share}: {outcome.best.candidate}")
     own = outcome.times.get(str(today))

@@ -23,7 +23,6 @@ from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.block_clocks import busiest_clocks
 from tilewright.planning.correction import FITTED_FOR
@@ -201,14 +200,29 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 def _core(core: Columns, products: int) -> Columns:
     """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
     and the time of a k tile of all blocks of an SM as `promising` sees it. products: of pieces."""
-    high, wide = np.where(core.swap_ab, 8, INSTRUCTION_ROWS), np.where(core.swap_ab, INSTRUCTION_ROWS, 8)
+    kind = 2 * core.swap_ab + core.left_in_registers
     return core.with_columns(
-        least_m=core.m - high,
-        least_n=core.n - wide,
+        least_m=_next_smaller(core.m, kind),
+        least_n=_next_smaller(core.n, kind),
         shared_bytes=wgmma.shared_bytes(core),
         k_tile_work=core.per_sm
         * np.maximum(products * core.m * core.n, 1.0 * core.pieces * _LEAST_WORK * (core.m + core.n)),
     ).kept()
+
+
+def _next_smaller(sizes: Any, kinds: Any) -> Any:
+    """The next smaller size that tiles of the same kind have, or 0: a side of no more than that has no use for a tile.
+    Where an operand runs along m or n in memory, tiles are further apart than elsewhere.
+
+    >>> _next_smaller(np.array([8, 64, 16, 32, 128]), np.array([0, 1, 0, 0, 1])).tolist()
+    [0, 0, 8, 16, 64]
+    """
+    found = np.zeros_like(sizes)
+    for kind in np.unique(kinds):
+        mine = np.flatnonzero(kinds == kind)
+        steps = np.unique(sizes[mine])
+        found[mine] = np.concatenate([[0], steps])[np.searchsorted(steps, sizes[mine])]
+    return found
 
 
 _TILE_SIZES: Any = np.arange(1, 2 * wgmma.MAX_COLUMNS + 1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.arch import SINCE, Feature
-from tilewright.device.spec import DeviceSpec
+from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting
@@ -69,6 +69,11 @@ _IN_A_ROW = 1.5e-6
 """What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
 less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
 
+_MOST_COPIES = 64
+"""Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
+caches of instructions. H100, bf16, 8 x 50265 x 768: 324 us with 64 copies (59 KB of code), 332 with 66 (107 KB), 58
+with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimated (benchmarks/choice_sweep.py)."""
+
 CORRECTED = 64
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms."""
 
@@ -112,11 +117,15 @@ class Around:
     c_bytes: int
     count: int
 
+    def row_bytes(self, name: str) -> int:
+        """What the kernel may assume of the rows of A, or of B."""
+        lies = self.a_bytes if name == "A" else self.b_bytes
+        return TMA_BYTES if name in self.packing.packed else min(lies, TMA_BYTES)
+
     @property
     def loads_bytes(self) -> int:
         """What the kernel may assume of the rows of A and B."""
-        packed = self.packing.packed
-        return min(TMA_BYTES if "A" in packed else self.a_bytes, TMA_BYTES if "B" in packed else self.b_bytes)
+        return min(self.row_bytes("A"), self.row_bytes("B"))
 
     def stores_bytes(self, gemm: Gemm) -> tuple[int, int]:
         """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
@@ -171,6 +180,8 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
         kernel = np.where(fits, timed.seconds, np.inf)
     else:
         kernel = kernel_seconds(kind, c, read, spec, around, sizes)
+        if kind == "mma" and around.loads_bytes < TMA_BYTES and spec.compute_capability == FITTED_FOR:
+            kernel = np.where(_copies_of_a_thread(c, gemm, around) < _MOST_COPIES, kernel, np.inf)
     before: Any = 0.0
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
@@ -180,6 +191,12 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
         reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
     more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
+
+
+def _copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> Any:
+    """Into a stage of mma.sync's ring: pieces as wide as the rows of A and of B allow."""
+    a_bytes, b_bytes = (around.row_bytes(name) for name in ("A", "B"))
+    return (c.m / a_bytes + c.n / b_bytes) * c.k * gemm.dtype.bytes / (WARP_THREADS * warps_of(c))
 
 
 def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fit, count: int, most: int) -> list[Any]:

@@ -52,19 +52,49 @@ class DeviceArray:
         array.upload(host)
         return array
 
-    def upload(self, host: Array) -> None:
-        """Overwrite all of it with `host`, which must have its shape and NumPy type."""
+    @classmethod
+    def repeated(cls, gpu: Gpu, pattern: Array, elements: int, *, copies: int = 1, pitch_bytes: int = 0) -> Self:
+        """A pattern again and again, for so many elements; of that so many copies, `pitch_bytes` apart.
+
+        Only the pattern comes from the host: the rest is copied on the GPU, twice as much each time.
+        """
+        own_bytes, first = elements * pattern.itemsize, np.ascontiguousarray(pattern).reshape(-1)[:elements]
+        array = cls(gpu, (((copies - 1) * pitch_bytes + own_bytes) // pattern.itemsize,), pattern.dtype)
+        array._copy_in(first)
+        array._spread(first.nbytes, own_bytes)
+        array._spread(pitch_bytes, array.nbytes if copies > 1 else 0)
+        array._wait()
+        return array
+
+    def _spread(self, there_bytes: int, until_bytes: int) -> None:
+        """Copy what lies at the start behind itself until so many bytes are written."""
         from cuda.bindings import driver
 
+        while 0 < there_bytes < until_bytes:
+            size_bytes = min(there_bytes, until_bytes - there_bytes)
+            copy = driver.cuMemcpyDtoDAsync(
+                self.pointer + there_bytes, self.pointer, size_bytes, self.gpu.stream.handle
+            )
+            driver_answer(copy, f"copying {format_bytes(size_bytes)} on {self.gpu.name}")
+            there_bytes += size_bytes
+
+    def upload(self, host: Array) -> None:
+        """Overwrite all of it with `host`, which must have its shape and NumPy type."""
         if host.shape != self.shape or host.dtype != self.dtype:
             raise ProblemError(
                 f"Cannot upload {host.dtype} {host.shape} into a device array of {self.dtype} {self.shape}."
             )
         contiguous = np.ascontiguousarray(host)
-        if self.nbytes:
-            copy = driver.cuMemcpyHtoDAsync(self.pointer, contiguous.ctypes.data, self.nbytes, self.gpu.stream.handle)
-            driver_answer(copy, f"copying {format_bytes(self.nbytes)} to {self.gpu.name}")
+        self._copy_in(contiguous)
         self._wait()
+
+    def _copy_in(self, host: Array) -> None:
+        """Start to copy a contiguous array to the start of this one."""
+        from cuda.bindings import driver
+
+        if host.nbytes:
+            copy = driver.cuMemcpyHtoDAsync(self.pointer, host.ctypes.data, host.nbytes, self.gpu.stream.handle)
+            driver_answer(copy, f"copying {format_bytes(host.nbytes)} to {self.gpu.name}")
 
     def download(self) -> Array:
         """A copy on the host."""

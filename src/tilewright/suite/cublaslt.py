@@ -9,18 +9,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.bench.baseline import OP_T, Matrix, as_columns, compute_type, version_of
+from tilewright.bench.baseline import library as found_library
 from tilewright.dtypes import F32, DType
-from tilewright.errors import FormatError, LaunchError
-from tilewright.problem.gemm import Gemm, Operand, Order
+from tilewright.errors import LaunchError
+from tilewright.problem.gemm import Gemm
 
 WORKSPACE_BYTES = 64 << 20
 MOST_ALGORITHMS = 32
 
-COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
-OP_T = 1
 DESC_TRANSA, DESC_TRANSB = 3, 4
 PREF_MAX_WORKSPACE_BYTES = 1
 
@@ -43,49 +42,18 @@ class HeuristicResult(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A matrix as cuBLASLt sees it, column-major. transposed: what is multiplied is its transpose."""
-
-    rows: int
-    columns: int
-    leading: int
-    transposed: bool
-
-
-def as_columns(gemm: Gemm, operand: Operand) -> Matrix:
-    """An operand of the transposed product: a row-major matrix is its column-major transpose.
-
-    Row-major C = A B is column-major C' = B' A', so B comes first and A second.
-    """
-    length, lines = gemm.size(operand.contiguous), gemm.size(operand.strided)
-    return Matrix(length, lines, gemm.leading(operand.name), operand.order is Order.COL)
-
-
-def _compute_type(gemm: Gemm) -> int:
-    """How products are summed: cublasComputeType_t. Raises FormatError."""
-    if gemm.accumulate is not F32:
-        raise FormatError(f"cuBLASLt is not asked for sums in {gemm.accumulate}.", hint="accumulate in f32.")
-    if gemm.multiplied is gemm.dtype:
-        return COMPUTE_32F
-    if gemm.multiplies_tf32:
-        return COMPUTE_32F_FAST_TF32
-    raise FormatError(f"cuBLASLt does not round {gemm.dtype} to {gemm.multiplied}.")
-
-
 class CublasLt:
     """The library, and a handle of the current GPU. Raises LaunchError where it cannot be loaded."""
 
     def __init__(self, library: Any = None) -> None:
-        self._library = load() if library is None else library
+        self._library = library or found_library("cublasLt")
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
 
     @property
     def version(self) -> str:
-        """Such as 13.1.0, which the library tells as 130100."""
-        number = int(self._library.cublasLtGetVersion())
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        """Such as 13.1.0."""
+        return version_of(int(self._library.cublasLtGetVersion()))
 
     def multiplications(self, gemm: Gemm, workspace: int) -> list[Callable[[int, int, int, int], None]]:
         """One function for each algorithm: it takes the addresses of A, B and C, and the stream.
@@ -100,7 +68,7 @@ class CublasLt:
 
     def _operation(self, gemm: Gemm, first_transposed: bool, second_transposed: bool) -> c_void_p:
         operation = c_void_p()
-        compute = _compute_type(gemm)
+        compute = compute_type(gemm)
         self._call("cublasLtMatmulDescCreate", byref(operation), compute, F32.cublas)
         for attribute, transposed in ((DESC_TRANSA, first_transposed), (DESC_TRANSB, second_transposed)):
             if transposed:
@@ -163,18 +131,3 @@ class CublasLt:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise LaunchError(f"{name} of cuBLASLt gave status {status}.")
-
-
-def load() -> Any:
-    """The library that the installed framework brings."""
-    from cuda import pathfinder
-
-    try:
-        found = pathfinder.load_nvidia_dynamic_lib("cublasLt")
-    except Exception as failure:
-        raise LaunchError(
-            "cuBLASLt was not found.", note=str(failure).partition("\n")[0], hint="PyTorch brings it."
-        ) from None
-    library = ctypes.CDLL(found.abs_path)
-    library.cublasLtGetVersion.restype = c_size_t
-    return library

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +75,7 @@ class Compilers(Processes):
     ) -> None:
         super().__init__(workers, _start, gemm, spec, like, arch, cache)
         self._begun: dict[PlanConfig, Future[Prepared]] = {}
+        self._all_started = False
 
     @property
     def ahead(self) -> int:
@@ -84,10 +87,19 @@ class Compilers(Processes):
         return self._begun.pop(candidate, None) or self.call(_prepared, candidate)
 
     def begin(self, candidates: Iterable[PlanConfig] = ()) -> None:
-        """Start the processes, and with them the candidates that will be submitted first."""
-        self.call(os.getpid)
+        """Begin with the candidates that will be submitted first, and start all processes: a pool starts one for each
+        piece of work that finds none idle, and a process takes a second to import what it needs."""
         for candidate in candidates:
-            self._begun[candidate] = self.call(_prepared, candidate)
+            if candidate not in self._begun:
+                self._begun[candidate] = self.call(_prepared, candidate)
+        if not self._all_started:
+            self._all_started = True
+            threading.Thread(target=self._start_all, daemon=True).start()
+
+    def _start_all(self) -> None:
+        with suppress(RuntimeError):  # the search has ended already
+            for _ in range(self.workers):
+                self._pool.submit(os.getpid)
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,26 @@ The kernel that is timed is the one that is checked, on the operands that it is 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, Protocol
 
 from tilewright.artifacts import CudaSource
+from tilewright.bench.baseline import library
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import Operands
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Prepared
-from tilewright.tuner.sample import Sample, repeated_operands, sample_of
+from tilewright.tuner.sample import RepeatedOperands, Sample, sample_of
 from tilewright.winners.plan_config import PlanConfig
 
 ROUNDS = 3
@@ -31,6 +32,10 @@ ROUNDS = 3
 
 GRAPH_MS = 4.0
 FINAL_ROUNDS = 11
+
+HOPELESS, HOST_US = 1.5, 20.0
+"""A candidate that takes longer than the best so far by such a factor is timed by its first launches alone. Beside them
+the host takes some microseconds for each."""
 
 
 class GpuLost(LaunchError):
@@ -64,9 +69,8 @@ class Measurer(Protocol):
 class GpuMeasurer:
     """Candidates of one problem on a GPU.
 
-    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed. given:
-    operands and their reference, where they are made already. kernels: that are loaded already, by their text; those of
-    this problem are added.
+    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed. given: a
+    reference that is made already. kernels: that are loaded already, by their text; those of this problem are added.
     """
 
     def __init__(
@@ -75,42 +79,44 @@ class GpuMeasurer:
         gemm: Gemm,
         find_peers: Callable[[], Mapping[str, Launch]] = dict,
         *,
-        given: tuple[Operands, Sample] | None = None,
+        given: Sample | None = None,
         kernels: dict[CudaSource, LoadedKernel] | None = None,
     ) -> None:
         self.gpu, self.gemm = gpu, gemm
         self._find_peers = find_peers
         self._given = given
-        self._making = threading.Lock()
+        self._beside = ThreadPoolExecutor(1)
         self._kernels = {} if kernels is None else kernels
         self._scratch: DeviceArray | None = None
         self._room_bytes = 0
+        self._best_us = inf
 
-    def make(self) -> None:
-        """Make operands and their reference now; any thread may."""
-        with self._making:
-            if self._given is None:
-                operands = repeated_operands(self.gemm)
-                self._given = operands, sample_of(operands)
+    def begin(self) -> None:
+        """Begin to compute the reference, in a thread of its own, and to look for cuBLAS: half a gigabyte to open."""
+        _ = self._sample_made
+        self._beside.submit(library)
+
+    @cached_property
+    def _sample_made(self) -> Future[Sample]:
+        return self._beside.submit(lambda: self._given or sample_of(RepeatedOperands(self.gemm)))
 
     @cached_property
     def peers(self) -> Mapping[str, Launch]:
         return self._find_peers()
 
     @cached_property
-    def _made(self) -> tuple[Operands, Sample]:
-        self.make()
-        assert self._given is not None
-        return self._given
-
-    @cached_property
     def _rotated(self) -> RotatedOperands:
-        return RotatedOperands(self.gpu, self._made[0], probe(self.gpu))
+        return RotatedOperands(self.gpu, RepeatedOperands(self.gemm).storages, probe(self.gpu))
 
     def measure(self, prepared: Prepared) -> Measured:
         with self._alive_after(prepared.candidate):
             launch, relative_error = self._right(prepared)
-            timing = measure(self.gpu, {"it": launch}, self._rotated, rounds=ROUNDS, graph_ms=GRAPH_MS)["it"]
+            hopeless_us = HOPELESS * self._best_us + HOST_US
+            found = measure(
+                *(self.gpu, {"it": launch}, self._rotated), rounds=ROUNDS, graph_ms=GRAPH_MS, hopeless_us=hopeless_us
+            )
+        timing = found["it"]
+        self._best_us = min(self._best_us, timing.median_us)
         return Measured(timing.median_us, prepared.registers, relative_error, prepared.kernel, prepared.order)
 
     def check(self, prepared: Prepared) -> float:
@@ -129,6 +135,7 @@ class GpuMeasurer:
         return measure(self.gpu, {**candidates, **self.peers}, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
 
     def close(self) -> None:
+        self._beside.shutdown(wait=False, cancel_futures=True)
         if "_rotated" in self.__dict__:
             self._rotated.close()
         if self._scratch is not None:
@@ -166,11 +173,11 @@ class GpuMeasurer:
 
     def _checked(self, launch: Launch) -> float:
         """The relative error of one launch. Raises TilewrightError for a wrong result."""
-        result = self._rotated.result()
+        result = self._rotated.results
         result.poison()
         launch(self._rotated.addresses())
         self.gpu.synchronize()
-        verdict = self._made[1].verdict_of(result)
+        verdict = self._sample_made.result().verdict_of(result)
         if not verdict.ok:
             raise TilewrightError(f"wrong result: {verdict.message}")
         return verdict.relative_error

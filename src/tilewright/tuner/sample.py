@@ -1,7 +1,8 @@
 """Operands that are made in a moment, and the part of a result that is held against float64.
 
-All of C is compared where that is little work. Else rows and columns are, one of each stretch of either, so that every
-tile of a candidate is met.
+All of C is compared where that is little work. Else rows and columns are, one of each stretch of either, so that
+tiles of a candidate are met everywhere. Operands never exist on the host: they are a million random numbers again
+and again, of which the GPU is given one copy, and the reference reads the lines that it needs.
 """
 
 from __future__ import annotations
@@ -12,38 +13,61 @@ from math import sqrt
 
 import numpy as np
 
+from tilewright.bench.protocol import Repeated
 from tilewright.dtypes import Array, DType
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.reference import PADDING, Operands, reference, view
 from tilewright.problem.tolerance import Verdict, compare, error_bound
 from tilewright.runtime.memory import DeviceArray
 
-_POOL = 4_194_301
+_POOL = 1_048_573
 """Random numbers that operands are made of, again and again: a prime, so that no rows are alike."""
 
-_SEEDS: tuple[tuple[int, OperandName], ...] = ((0, "A"), (1, "B"))
+_SEEDS: dict[OperandName, int] = {"A": 0, "B": 1}
 
 _CHECKED_FLOPS = 2e9
 """Of the float64 reference, computed once: a tenth of a second on a few cores."""
 
-_CHECKED_ELEMENTS = 1_000_000
-"""Of C, that each candidate's are compared with: a hundredth of a second."""
+_CHECKED_ELEMENTS = 100_000
+"""Of C, that each candidate's are compared with: a few milliseconds."""
+
+_READ_ELEMENTS = 8_000_000
+"""Of A and of B, that the reference reads: it widens them to float64."""
 
 _FEWEST = 16
 """Rows, and columns."""
 
 
-def repeated_operands(gemm: Gemm) -> Operands:
-    """Random normal operands of a problem with tight rows and a beta of 0, made from a few millions of numbers; C is
-    NaN."""
-    a, b = (np.resize(_numbers(gemm.dtype, seed), gemm.storage_elements(name)) for seed, name in _SEEDS)
-    c = np.full(gemm.storage_elements("C"), gemm.out.encode(np.full(1, PADDING, np.float32))[0])
-    return Operands(gemm, a, b, c)
+@dataclass(frozen=True)
+class RepeatedOperands:
+    """Random normal operands of a problem with tight rows and a beta of 0; C is NaN."""
+
+    gemm: Gemm
+
+    def storage(self, name: OperandName) -> Repeated:
+        """What a matrix holds."""
+        gemm = self.gemm
+        pattern = gemm.out.encode(np.full(1, PADDING, np.float32)) if name == "C" else _numbers(gemm.dtype, name)
+        return Repeated(pattern, gemm.storage_elements(name))
+
+    @property
+    def storages(self) -> list[Repeated]:
+        """Of A, B and C."""
+        names: tuple[OperandName, ...] = ("A", "B", "C")
+        return [self.storage(name) for name in names]
+
+    def lines(self, name: OperandName, places: Array) -> Array:
+        """Rows of A or columns of B, (places, k)."""
+        operand, pattern = self.gemm.operand(name), self.storage(name).pattern
+        along, across = np.arange(self.gemm.k), self.gemm.leading(name)
+        k_first = operand.contiguous == "k"
+        at = places[:, None] * across + along if k_first else places[:, None] + along * across
+        return pattern[at % len(pattern)]
 
 
 @lru_cache(maxsize=8)
-def _numbers(dtype: DType, seed: int) -> Array:
-    return dtype.encode(np.random.default_rng(seed).standard_normal(_POOL, dtype=np.float32))
+def _numbers(dtype: DType, name: OperandName) -> Array:
+    return dtype.encode(np.random.default_rng(_SEEDS[name]).standard_normal(_POOL, dtype=np.float32))
 
 
 @dataclass(frozen=True)
@@ -72,25 +96,24 @@ class Sample:
         return compare(self.gemm.out.decode(np.ascontiguousarray(stored)), self.expected, self.bound)
 
 
-def sample_of(operands: Operands) -> Sample:
+def sample_of(operands: RepeatedOperands) -> Sample:
     """What is compared of a result."""
     gemm = operands.gemm
     most = min(_CHECKED_FLOPS / max(1, 2 * gemm.k), _CHECKED_ELEMENTS)
+    lines = max(_READ_ELEMENTS // max(1, gemm.k), _FEWEST)
     # Where one side is short, all of it, and more of the other.
     count = max(sqrt(most), most / max(1, gemm.n), _FEWEST)
-    rows = sampled(gemm.m, int(count), seed=0)
-    columns = sampled(gemm.n, int(max(most / max(1, len(rows)), _FEWEST)), seed=1)
+    rows = sampled(gemm.m, min(int(count), lines), seed=0)
+    columns = sampled(gemm.n, min(int(max(most / max(1, len(rows)), _FEWEST)), lines), seed=1)
     part = Gemm(
         *(len(rows), len(columns), gemm.k, gemm.dtype, gemm.accumulate, gemm.out),
+        b=Order.COL,
         alpha=gemm.alpha,
         beta=gemm.beta,
         product=gemm.product,
     )
-    a = view(gemm, "A", operands.a)[rows]
-    b = view(gemm, "B", operands.b)[:, columns]
-    c = view(gemm, "C", operands.c)[np.ix_(rows, columns)]
-    flat_a, flat_b, flat_c = (np.ascontiguousarray(one).reshape(-1) for one in (a, b, c))
-    few = Operands(part, flat_a, flat_b, flat_c)
+    a, b = operands.lines("A", rows).reshape(-1), operands.lines("B", columns).reshape(-1)
+    few = Operands(part, a, b, np.zeros(part.storage_elements("C"), gemm.out.numpy))
     return Sample(gemm, rows, columns, reference(few), error_bound(few))
 
 

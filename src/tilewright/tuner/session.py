@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from itertools import chain, islice, zip_longest
 from time import monotonic
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.space import Space
+from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Outcome, Progress, Tuning
@@ -26,14 +27,19 @@ _ALIKE = 2
 
 
 def seeds(space: Space, most: int = SEEDS) -> list[PlanConfig]:
-    """What to measure first: the best predicted, few of each kind."""
-    chosen: list[PlanConfig] = []
-    alike: dict[object, int] = {}
+    """What to measure first: the best predicted, few of each kind. Families alternate, as far as they come near the
+    best of all: their prices are fitted apart, so which family is the fastest is what they tell the least about."""
+    families: dict[str, list[PlanConfig]] = {}
+    alike: Counter[object] = Counter()
     for one in space.ranked:
-        if len(chosen) < most and alike.get(one.kind, 0) < _ALIKE:
-            alike[one.kind] = alike.get(one.kind, 0) + 1
-            chosen.append(one.config)
-    return chosen
+        family = one.config.kernel.kind
+        if family not in families and one.predicted_us > NEAR * space.ranked[0].predicted_us:
+            continue
+        alike[one.kind] += 1
+        if alike[one.kind] <= _ALIKE:
+            families.setdefault(family, []).append(one.config)
+    turns = chain.from_iterable(zip_longest(*families.values()))
+    return list(islice((one for one in turns if one is not None), most))
 
 
 def study_name(space: Space) -> str:
@@ -43,16 +49,18 @@ def study_name(space: Space) -> str:
 
 @contextmanager
 def begun(
-    measurer: GpuMeasurer, spec: DeviceSpec, workers: int, *, like: ReductionOrder | None = None
+    measurer: GpuMeasurer,
+    spec: DeviceSpec,
+    workers: int,
+    *,
+    like: ReductionOrder | None = None,
+    first: Sequence[PlanConfig] = (),
 ) -> Iterator[Compilers]:
-    """What needs no candidates to begin: processes that compile are started, and operands are made, while this process
-    goes on."""
-    with (
-        Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers,
-        ThreadPoolExecutor(1) as beside,
-    ):
-        compilers.begin()
-        beside.submit(measurer.make)
+    """What needs no space to begin: processes that compile are started, with the first candidates, and the reference is
+    computed, while this process goes on."""
+    with Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers:
+        compilers.begin(first)
+        measurer.begin()
         yield compilers
 
 

@@ -12,12 +12,9 @@ from tilewright.errors import TilewrightError
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.processes import Processes, told
-from tilewright.tuner.space import Candidate, make_space
+from tilewright.tuner.space import NEAR, Candidate, make_space
 from tilewright.tuner.table import CANDIDATES, Ready, Task
 from tilewright.winners.plan_config import PlanConfig
-
-_NEAR = 1.5
-"""A family whose best plan is predicted to take longer by more has nothing on the list."""
 
 
 class ShortLists(Processes):
@@ -74,7 +71,7 @@ def short_list(ranked: Sequence[Candidate], first: PlanConfig, most: int) -> lis
     """What is measured beside `first`: the best predicted of each family that comes near the best of all, then of each
     kind, then whatever is left."""
     others = [one for one in ranked if one.config != first]
-    near = [one for one in others if one.predicted_us <= _NEAR * ranked[0].predicted_us]
+    near = [one for one in others if one.predicted_us <= NEAR * ranked[0].predicted_us]
     of_families = {one.config.kernel.kind: one for one in reversed(near)}
     of_kinds = {one.kind: one for one in reversed(others)}
     chosen: dict[PlanConfig, None] = {}

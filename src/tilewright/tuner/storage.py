@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from time import sleep
 from typing import Any
 
@@ -43,6 +44,19 @@ def check_storage(url: str) -> None:
         )
     if scheme == "postgresql":
         extras.require("psycopg", "Keeping a study in PostgreSQL")
+
+
+def import_ahead() -> None:
+    """Begin to import what a storage needs, in a thread: half a second, two where the disk is cold, in which a GPU is
+    opened as well."""
+
+    def imported() -> None:
+        with suppress(Exception):  # whoever opens a storage says what is wrong
+            import optuna
+
+            optuna.storages.RDBStorage("sqlite://")
+
+    Thread(target=imported, daemon=True).start()
 
 
 def open_storage(url: str) -> Any:

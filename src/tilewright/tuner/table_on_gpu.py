@@ -1,4 +1,4 @@
-"""Short lists checked and timed on a GPU, one problem after another; the next one's operands are made meanwhile."""
+"""Short lists checked and timed on a GPU, one problem after another; the next one's reference is made meanwhile."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tilewright.artifacts import CudaSource
 from tilewright.bench.baseline import cublas
 from tilewright.errors import TilewrightError
-from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import Operands
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel
 from tilewright.suite.problems import Problem
 from tilewright.tuner.measure import GpuLost, GpuMeasurer
-from tilewright.tuner.sample import Sample, repeated_operands, sample_of
+from tilewright.tuner.sample import RepeatedOperands, Sample, sample_of
 from tilewright.tuner.table import PEER, Ready, Timed
 
 
@@ -23,7 +21,7 @@ class GpuTable:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self._host = ThreadPoolExecutor(1)
-        self._made: dict[Problem, Future[tuple[Operands, Sample]]] = {}
+        self._made: dict[Problem, Future[Sample]] = {}
         self._kernels: dict[CudaSource, LoadedKernel] = {}
 
     def __enter__(self) -> GpuTable:
@@ -34,7 +32,7 @@ class GpuTable:
 
     def ahead(self, problem: Problem) -> None:
         if problem not in self._made:
-            self._made[problem] = self._host.submit(_made, problem.gemm)
+            self._made[problem] = self._host.submit(sample_of, RepeatedOperands(problem.gemm))
 
     def measure(self, problem: Problem, ready: Ready) -> Timed:
         self.ahead(problem)
@@ -55,8 +53,3 @@ class GpuTable:
             return Timed(measurer.side_by_side(right) if right else {}, failures)
         finally:
             measurer.close()
-
-
-def _made(gemm: Gemm) -> tuple[Operands, Sample]:
-    operands = repeated_operands(gemm)
-    return operands, sample_of(operands)

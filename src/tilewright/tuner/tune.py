@@ -56,11 +56,30 @@ class State:
     left_s: float
 
 
+@dataclass(slots=True)
+class Pace:
+    """How many candidates a process has measured, and when: seconds from the start of its search to the end of the
+    first measurement, and of the last."""
+
+    measured: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def count(self, at_s: float) -> None:
+        self.measured += 1
+        self.first_s, self.last_s = self.first_s or at_s, at_s
+
+    @property
+    def per_second(self) -> float | None:
+        """Behind the first one; None where there is no other."""
+        return (self.measured - 1) / (self.last_s - self.first_s) if self.last_s > self.first_s else None
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a search found. times: of the finalists and their peers, by name, in one run.
 
-    exhausted: every candidate is measured or failed. here: measured by this process.
+    exhausted: every candidate is measured or failed. pace: of this process.
     """
 
     candidates: int
@@ -68,9 +87,14 @@ class Outcome:
     failures: Mapping[PlanConfig, str]
     best: Result
     times: Mapping[str, Timing]
-    here: int
+    pace: Pace
     exhausted: bool
     elapsed_s: float
+
+    @property
+    def here(self) -> int:
+        """Measured by this process."""
+        return self.pace.measured
 
     @property
     def time(self) -> Timing:
@@ -101,7 +125,7 @@ class Tuning:
         self.now, self.rivals, self.progress = now, rivals, progress
         self.started = now() if started is None else started
         self.deadline = self.started + seconds
-        self.here = 0
+        self.pace = Pace()
         self._search_started = now()
         self._crashes: Counter[PlanConfig] = Counter()
         self._prepared: dict[PlanConfig, Any] = {}
@@ -125,7 +149,7 @@ class Tuning:
         if best is None:
             raise TilewrightError("None of the fastest candidates could be timed again.", hint="run it again.")
         every = len(self.study.candidates)
-        return Outcome(every, tuple(results), failures, best, times, self.here, exhausted, self.now() - self.started)
+        return Outcome(every, tuple(results), failures, best, times, self.pace, exhausted, self.now() - self.started)
 
     # -- the search -------------------------------------------------------------------------------------------------
 
@@ -174,7 +198,7 @@ class Tuning:
         except TilewrightError as failure:
             self.study.tell_failure(claim, failure.headline)
             return
-        self.here += 1
+        self.pace.count(self.now() - self.started)
         self._prepared[claim.candidate] = prepared
         self.study.tell(claim, measured)
 
@@ -196,7 +220,7 @@ class Tuning:
     def _is_late(self) -> bool:
         """Whether the finalists must be timed now. One candidate is measured in any case, unless the budget is spent
         twice over: a search that ends with nothing has been for nothing."""
-        if self.here or self.study.best_us is not None:
+        if self.pace.measured or self.study.best_us is not None:
             return self._seconds_left() <= 0
         return self.now() > self.deadline + (self.deadline - self.started)
 
@@ -204,11 +228,11 @@ class Tuning:
         results, failures = self.study.results(), self.study.failures()
         open_ = len(self.study.candidates) - len(results) - len(failures)
         spent = self.now() - self._search_started
-        each = spent / max(1, self.here)
+        each = spent / max(1, self.pace.measured)
         left = max(0.0, min(self._seconds_left(), open_ * each))
         best = results[0] if results else None
         elapsed = self.now() - self.started
-        return State(len(self.study.candidates), len(results), len(failures), self.here, best, elapsed, left)
+        return State(len(self.study.candidates), len(results), len(failures), self.pace.measured, best, elapsed, left)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tilewright.distributed.timeline import (
     Await,
     Buffer,
     Copy,
+    Exchange,
     Lane,
     Multiply,
     Signal,
@@ -58,6 +59,9 @@ _ARRIVING, _SHARED = 1.01, 1.04
 _SHARED_US, _SHARED_GB_PER_S = 40.0, 283.0
 """Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
 are multiplied for as long as the link is slower than these."""
+
+_EXCHANGE_US, _EXCHANGE_GB_PER_S = 7.0, 280.0
+"""Of kernels by which ranks exchange rows: two meetings of all ranks, and the rate at which threads store."""
 
 _SHARE_OF_LOCAL_COPY = 0.35
 """Of the nominal bandwidth, that a copy inside a GPU reaches, read and written."""
@@ -140,7 +144,8 @@ class _Ranks:
         self.free_at = dict.fromkeys(self.lanes, 0.0)
         self.ended: list[dict[int, float]] = [{} for _ in ranks]
         self.begun: dict[tuple[int, int], float] = {}
-        """When own tiles of a product that ranks share are done, until what the others send is there."""
+        """When own tiles of a product that ranks share are done, or a rank has come to an exchange, until what the
+        others send is there."""
         self.set_at = {(rank, peer, FREE): 0.0 for rank in ranks for peer in ranks}
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
@@ -153,7 +158,8 @@ class _Ranks:
             at, place = min(ready)
             self._run(at, place)
         assert not any(self.lanes.values()), "the ranks wait for each other"
-        return _CALL_US + max(end for ended in self.ended for end in ended.values())
+        forks = any(step.lane is not Lane.CALLER for steps in self.steps for step in steps)
+        return _CALL_US * forks + max(end for ended in self.ended for end in ended.values())
 
     def _ready(self, place: tuple[int, Lane]) -> float | None:
         """When the next step of a lane can begin, as far as is known; None where a step that it waits for has not
@@ -170,10 +176,13 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
-        if not isinstance(step, Multiply):
+        if not isinstance(step, Multiply | Exchange):
             return at
         own = self.begun.get((rank, waiting[0]))
-        awaited = step.arrivals if own is None else step.shared if step.target.count else ()
+        if isinstance(step, Exchange):
+            awaited = () if own is None else self._peers(rank)
+        else:
+            awaited = step.arrivals if own is None else step.shared if step.target.count else ()
         if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
         return at if own is None else max([own, *(self.set_at[rank, peer, DATA] for peer in awaited)])
@@ -184,6 +193,10 @@ class _Ranks:
         step = self.steps[rank][number]
         if isinstance(step, Multiply) and step.shared and (rank, number) not in self.begun:
             self.begun[rank, number] = self._shared(at, rank, step)
+            return
+        if isinstance(step, Exchange) and (rank, number) not in self.begun:
+            self.begun[rank, number] = at + _LAUNCH_US
+            self.set_at |= {(peer, rank, DATA): at + _LAUNCH_US for peer in self._peers(rank)}
             return
         self.lanes[place].pop(0)
         match step:
@@ -203,6 +216,10 @@ class _Ranks:
             case Add():
                 moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
                 end = at + _LAUNCH_US + moved / self.costs.dram_bytes_per_us
+            case Exchange():
+                for peer in self._peers(rank):
+                    del self.set_at[rank, peer, DATA]
+                end = at + self._exchanged(step)
             case Multiply(shared=(_, *_)):
                 for peer in step.shared if step.target.count else ():
                     del self.set_at[rank, peer, DATA]
@@ -210,6 +227,17 @@ class _Ranks:
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
+
+    def _peers(self, rank: int) -> tuple[int, ...]:
+        return tuple(peer for peer in range(len(self.steps)) if peer != rank)
+
+    def _exchanged(self, step: Exchange) -> float:
+        """From when all ranks have come to an exchange until its end."""
+        width, ranks = self._width(step.source.buffer), len(self.steps)
+        rows = step.source.count - step.target.count if step.summed else (ranks - 1) * step.source.count
+        moved = (ranks + 1) * step.target.count if step.summed else 0
+        rate = min(self.costs.link.gb_per_s, _EXCHANGE_GB_PER_S)
+        return _EXCHANGE_US + rows * width / rate / 1e3 + moved * width / self.costs.dram_bytes_per_us
 
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us

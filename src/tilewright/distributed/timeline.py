@@ -87,6 +87,19 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A kernel that stores rows into the memory of all ranks, and waits for what they store: own rows of the source, to
+    all of them; or parts of the rows that each keeps (summed), whose sums in the order of the ranks are the target.
+    Ranks meet before it and in it, so that it takes no flags."""
+
+    lane: Lane
+    source: Rows
+    target: Rows
+    summed: bool = False
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Rows into the buffer of a peer, or into an own one (None)."""
 
@@ -117,7 +130,7 @@ class Await:
     after: tuple[int, ...] = ()
 
 
-Step = Multiply | Add | Copy | Signal | Await
+Step = Multiply | Add | Exchange | Copy | Signal | Await
 """Steps of one lane run in order. after: steps of other lanes, by their number, that end before this one begins."""
 
 
@@ -262,6 +275,20 @@ def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, .
     others = [peer for peer in range(ranks) if peer != rank]
     steps += _added(rank, rows, others)
     return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))
+
+
+def exchanged_all_gather_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """Rows that threads store into the memory of all ranks, and one product of all of them."""
+    everything = Rows(Buffer.GATHERED, 0, sum(rows))
+    exchange = Exchange(Lane.CALLER, Rows(Buffer.A, 0, rows[rank]), everything)
+    return exchange, Multiply(Lane.CALLER, everything, Rows(Buffer.RESULT, 0, sum(rows)))
+
+
+def exchanged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """One product of all rows, parts of which threads store into the memory of their owners, and add up."""
+    partial = Rows(Buffer.PARTIAL, 0, sum(rows))
+    exchange = Exchange(Lane.CALLER, partial, Rows(Buffer.RESULT, 0, rows[rank]), summed=True)
+    return Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), partial), exchange
 
 
 def shared_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:

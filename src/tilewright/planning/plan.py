@@ -49,6 +49,7 @@ class Role(StrEnum):
     FOLD = "fold"
     QUANTIZE = "quantize"
     ROWS = "rows"
+    EXCHANGE = "exchange"
 
 
 @dataclass(frozen=True, slots=True)

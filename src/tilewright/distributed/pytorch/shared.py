@@ -1,9 +1,11 @@
-"""Products that the ranks of a group share, each by one kernel, on GPUs of PyTorch."""
+"""Products that the ranks of a group share, each by one kernel, and exchanges between them by threads, on GPUs of
+PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
@@ -12,10 +14,12 @@ from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
+from tilewright.kernels.exchange import blocks_for
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
+from tilewright.problem.exchange import Exchange as RankExchange
 from tilewright.units import ceil_div, round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
@@ -139,3 +143,35 @@ class SummedProducts(_Products):
             Place.RANK_FLAGS: self._flags.data_ptr(),
         }
         self._run(plan, stream, {int(place): address for place, address in told.items()})
+
+
+class Exchanges:
+    """Exchanges between ranks by threads, of matrices of one width and format. received, flags: their addresses on each
+    rank; flags are 0. All addresses, and those of the matrices, are multiples of 16 bytes."""
+
+    def __init__(
+        self, rows: Sequence[int], rank: int, received: Sequence[int], flags: Sequence[int], device: Any
+    ) -> None:
+        self._rows, self._rank, self._device = tuple(rows), rank, device
+        starts = [0, *accumulate(rows)]
+        self._starts = torch.tensor(starts, dtype=torch.int32, device=device)
+        self._received, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (received, flags))
+
+    def plan(self, source: Any, summed: bool) -> Plan:
+        """The launch of an exchange, loaded. Raises LaunchError where there is none."""
+        columns, dtype = int(source.shape[1]), LIBRARY.view(source).dtype
+        blocks = blocks_for(max(self._rows), columns, dtype.bytes)
+        problem = RankExchange(self._rows, self._rank, columns, dtype, blocks, summed)
+        return dispatcher(source.get_device()).exchange(problem)
+
+    def start(self, source: Any, out: Any, stream: int) -> None:
+        """Start an exchange on a stream, by its address. out: own rows of the sum; None: rows are gathered."""
+        told = {
+            Place.A: source.data_ptr(),
+            Place.OUT: 0 if out is None else out.data_ptr(),
+            Place.SHARD_STARTS: self._starts.data_ptr(),
+            Place.RANK_SUMS: self._received.data_ptr(),
+            Place.RANK_FLAGS: self._flags.data_ptr(),
+        }
+        places = [told.get(place, 0) for place in range(max(told) + 1)]
+        self.plan(source, out is not None).run(stream, places)

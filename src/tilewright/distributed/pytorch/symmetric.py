@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
-from tilewright.distributed.pytorch.shared import ArrivingProducts, SummedProducts
+from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
     FREE,
@@ -23,6 +23,7 @@ from tilewright.distributed.timeline import (
     Await,
     Buffer,
     Copy,
+    Exchange,
     Lane,
     Multiply,
     Rows,
@@ -33,6 +34,7 @@ from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.kernels.exchange import flags_of
 from tilewright.runtime.driver import driver_answer
 from tilewright.units import round_up
 
@@ -44,6 +46,12 @@ _PAGE = 4096
 
 TILE_FLAG_BYTES = 8 << 20
 """Bytes at the start of the data, for flags of tiles where kernels add up over ranks."""
+
+
+def exchange_flag_bytes(ranks: int) -> int:
+    """Bytes at the start of the data, for flags of blocks where threads exchange rows."""
+    return round_up(4 * flags_of(ranks), _PAGE)
+
 
 
 class Workspace:
@@ -162,7 +170,7 @@ class Program:
                 tuple(events[number] for number in step.after if steps[number].lane is not step.lane),
                 events.get(number),
                 self._action(step),
-                isinstance(step, Multiply | Add),
+                isinstance(step, Multiply | Add | Exchange),
             )
             for number, step in enumerate(steps)
         ]
@@ -173,11 +181,17 @@ class Program:
             for lane, number in last.items()
             if lane is Lane.COPIES or (lane is Lane.SECOND and number not in waited)
         ]
-        self._computations = [
-            self._product(step, elsewhere=True) if isinstance(step, Multiply) else self._action(step)
-            for step in steps
-            if isinstance(step, Multiply | Add)
-        ]
+        self._computations = [self._alone(step) for step in steps if isinstance(step, Multiply | Add | Exchange)]
+
+    def _alone(self, step: Multiply | Add | Exchange) -> Action:
+        """What a step computes without the peers."""
+        match step:
+            case Multiply():
+                return self._product(step, elsewhere=True)
+            case Exchange():
+                return self._exchanged(step, elsewhere=True)
+            case Add():
+                return self._action(step)
 
     def prepare(self, call: Call) -> None:
         """Choose and load all kernels, by computing once from whatever lies in the buffers.
@@ -196,7 +210,8 @@ class Program:
         capturing = torch.cuda.is_current_stream_capturing()
         workspace.begin(caller, capturing)
         streams = {Lane.CALLER: caller, **workspace.streams}
-        workspace.start.record(caller)
+        if self._used:
+            workspace.start.record(caller)
         for stream in self._used:
             stream.wait_event(workspace.start)
         for one in self._instructions:
@@ -239,6 +254,13 @@ class Program:
         room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
         return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
 
+    @cached_property
+    def _exchanges(self) -> Exchanges:
+        workspace = self.workspace
+        flags = [base + _PAGE for base in workspace.bases]
+        received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
+        return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
+
     def _action(self, step: Step) -> Action:
         workspace = self.workspace
         match step:
@@ -255,6 +277,20 @@ class Program:
                 return lambda call, stream: summed([place(call, 0) for place in added], target(call, 0))
             case Multiply():
                 return self._product(step, elsewhere=False)
+            case Exchange():
+                return self._exchanged(step, elsewhere=False)
+
+    def _exchanged(self, step: Exchange, elsewhere: bool) -> Action:
+        """elsewhere: the kernel is loaded, and no peer is waited for."""
+        source, target, exchanges = self._place(step.source), self._place(step.target), self._exchanges
+
+        def exchange(call: Call, stream: int) -> None:
+            if elsewhere:
+                exchanges.plan(source(call, 0), step.summed)
+            else:
+                exchanges.start(source(call, 0), target(call, 0) if step.summed else None, stream)
+
+        return exchange
 
     def _place(self, rows: Rows) -> Place:
         if rows.buffer in self._matrices:

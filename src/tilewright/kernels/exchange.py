@@ -1,0 +1,240 @@
+"""Exchanges between ranks by threads, which store into the memory of peers: few bytes arrive sooner than by copy engines.
+
+A block exchanges with the blocks of its number on the other ranks, and meets them twice:
+
+    tell each peer that this rank's memory may be written;  wait for each peer to say so
+    store to the peers
+    tell each peer that its data lie there;  wait for theirs
+    add them up, where they are parts of sums
+
+A rank comes to its launch when all that it did before has ended, so that the first meeting needs no flag that is set
+when what was received has been read. Whoever waits for a flag sets it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32, I32, I64
+from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.finish import as_f32
+from tilewright.ir.kernel import OWN_RANK, SHARD_STARTS, WIDEST_BYTES, Kernel
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.kernels.statements import (
+    BLOCK,
+    THREAD,
+    against_overlap,
+    argument,
+    at,
+    below,
+    element_of,
+    launched,
+    registers,
+    times,
+    together,
+    unrolled,
+)
+from tilewright.problem.exchange import Exchange
+from tilewright.units import ceil_div
+
+THREADS = 512
+
+MOST_BLOCKS = 128
+"""Of a launch; all of them run at once on any GPU of a data centre, as they must, since they wait for each other."""
+
+_IN_FLIGHT = 4
+"""Vectors of a thread that are under way at a time."""
+
+_RANKS, _COLUMNS, _BLOCKS = (argument(name) for name in ("ranks", "columns", "blocks"))
+_OWNER, _SOURCE, _FIRST_ROW, _ROWS, _VECTORS = (
+    Var(name) for name in ("owner", "sender", "first_row", "rows", "vectors")
+)
+_READY, _DATA = 0, 1
+"""The flags of the two meetings."""
+
+
+def flags_of(ranks: int) -> int:
+    """How many flags each rank has."""
+    return 2 * ranks * MOST_BLOCKS
+
+
+def blocks_for(rows: int, columns: int, element_bytes: int) -> int:
+    """Blocks of each rank, of which none has more than `_IN_FLIGHT` vectors for each thread unless all run. rows: the
+    most of a rank."""
+    vectors = ceil_div(rows * columns * element_bytes, WIDEST_BYTES)
+    return max(1, min(MOST_BLOCKS, ceil_div(vectors, THREADS * _IN_FLIGHT)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeConfig:
+    """width: elements of one access; addresses and rows are multiples of it. overlapped: it starts under the kernel
+    before (sm_90 and later)."""
+
+    width: int
+    overlapped: bool = True
+
+    @classmethod
+    def of(cls, problem: Exchange, *, overlapped: bool = True) -> ExchangeConfig:
+        """The widest accesses that are legal, the same on all ranks: addresses are multiples of 16 bytes."""
+        most = WIDEST_BYTES // problem.dtype.bytes
+        return cls(gcd(problem.columns, most), overlapped)
+
+    def reasons_against(self, problem: Exchange, spec: DeviceSpec | None = None) -> tuple[str, ...]:
+        """Why this kernel cannot do it, in words; empty if it can."""
+        found: list[str] = []
+        if problem.columns % self.width:
+            found.append(f"rows of {problem.columns} elements are not multiples of {self.width}")
+        if not 1 <= problem.blocks <= MOST_BLOCKS:
+            found.append(f"{problem.blocks} blocks are not 1 to {MOST_BLOCKS}")
+        if len(problem.rows) > THREADS:
+            found.append(f"a block of {THREADS} threads does not tell {len(problem.rows)} ranks")
+        return *found, *against_overlap(self.overlapped, spec)
+
+    def kernel(self, problem: Exchange) -> Kernel:
+        """The kernel for the format of a problem; sizes are arguments, offsets have 64 bits."""
+        return launched(
+            f"exchange_{problem.dtype}_{'summed' if problem.summed else 'gathered'}_x{self.width}",
+            problem,
+            self.width * problem.dtype.bytes,
+            (_BLOCKS, Const(1), Const(1)),
+            THREADS,
+            _Statements(self.width, problem).body(),
+            overlapped=self.overlapped,
+        )
+
+
+class _Statements:
+    """The statements of a thread."""
+
+    def __init__(self, width: int, problem: Exchange) -> None:
+        self.width, self.problem, self.dtype = width, problem, problem.dtype
+        self.held = registers("held", problem.dtype, _IN_FLIGHT, width)
+        self.bounds = registers("bounds", I32, 2, note="rows of a rank: the first, and the one behind the last")
+
+    def body(self) -> Body:
+        if not self.problem.summed:
+            return together(self._meet(_READY), self._over_rows(OWN_RANK, self._gathered()), self._meet(_DATA))
+        owner = Let(_OWNER.name, binary(Op.MOD, OWN_RANK + 1 + Var("distance"), _RANKS))
+        to_peer = together(owner, self._over_rows(_OWNER, self._sent()))
+        return together(
+            self._meet(_READY),
+            For("distance", _RANKS - 1, to_peer, rolled=True, note="peers"),
+            self._meet(_DATA),
+            self._over_rows(OWN_RANK, self._added()),
+        )
+
+    def _meet(self, which: int) -> Body:
+        """Blocks of all ranks: what any thread of them did before is visible to all of their threads behind it. A
+        thread for each peer tells it, and waits for it."""
+        told, heard = self._flag(THREAD, which, OWN_RANK), self._flag(OWN_RANK, which, THREAD)
+        of_peer: Body = (
+            SignalFlag(told, ONE, scope=Scope.SYSTEM),
+            WaitFlag(heard, ONE, scope=Scope.SYSTEM),
+            SignalFlag(heard, ZERO, scope=Scope.SYSTEM),
+        )
+        peers = both(below(THREAD, _RANKS), binary(Op.NE, THREAD, OWN_RANK))
+        return Barrier(), If(peers, of_peer), Barrier()
+
+    def _flag(self, rank: Expr, which: int, source: Expr) -> Ref:
+        number = (source + _RANKS * which) * MOST_BLOCKS + BLOCK
+        return Ref(Buffer("peer_flags", Space.GLOBAL, I32, (), of_ranks=True), (rank, number))
+
+    # -- which vectors ------------------------------------------------------------------------------------------------
+
+    def _over_rows(self, rank: Expr, some: Body) -> Body:
+        """`some` vectors of a rank's rows, until all are done: the same ones by blocks of one number on all ranks."""
+        first, behind = (Load(self.bounds, (place,)) for place in (ZERO, ONE))
+        return (
+            Alloc(self.bounds),
+            Move(at(self.bounds, 0), element_of(SHARD_STARTS, I32, rank)),
+            Move(at(self.bounds, 1), element_of(SHARD_STARTS, I32, rank + 1)),
+            Let(_FIRST_ROW.name, first),
+            Let(_ROWS.name, behind - first),
+            Let(_VECTORS.name, _ROWS * binary(Op.DIV, _COLUMNS, self.width)),
+            For("chunk", ceil_div_of(_VECTORS, _BLOCKS * (THREADS * _IN_FLIGHT)), some),
+        )
+
+    def _vector(self, u: Expr) -> Expr:
+        return (Var("chunk") * _IN_FLIGHT + u) * (_BLOCKS * THREADS) + BLOCK * THREADS + THREAD
+
+    def _moved(self, u: Expr, to: Ref, source: Ref, origin: str) -> Move:
+        return Move(to, source, self.width, below(self._vector(u), _VECTORS), origin=origin)
+
+    def _offset(self, u: Expr, row: Expr = ZERO) -> Expr:
+        """Elements to a vector of rows that begin with one of the matrix."""
+        inside = Binary(Op.MUL, Cast(I64, self._vector(u)), Const(self.width, I64))
+        return inside if row == ZERO else Binary(Op.ADD, times(row, "columns", near=False), inside)
+
+    def _of_source(self, u: Expr, row: Expr) -> Move:
+        place = element_of("source", self.dtype, self._offset(u, row))
+        return self._moved(u, at(self.held, u, ZERO), place, "source")
+
+    def _received(self, u: Expr, rank: Expr, row: Expr) -> Ref:
+        buffer = Buffer("peer_received", Space.GLOBAL, self.dtype, (), of_ranks=True)
+        return Ref(buffer, (rank, self._offset(u, row)))
+
+    @staticmethod
+    def _slot(source: Expr, owner: Expr) -> Expr:
+        """The first row of what a peer sends, among all that the owner of the running rows receives."""
+        return Select(below(source, owner), source, source - 1) * _ROWS
+
+    # -- what is moved ------------------------------------------------------------------------------------------------
+
+    def _each(self, make: Callable[[Expr], Stmt | Body]) -> Body:
+        """`make` for each vector under way."""
+        return unrolled("u", _IN_FLIGHT, make)
+
+    def _gathered(self) -> Body:
+        """Own rows go to all ranks, this one too."""
+
+        def store(u: Expr) -> Move:
+            return self._moved(u, self._received(u, _SOURCE, _FIRST_ROW), at(self.held, u, ZERO), "received")
+
+        stores = For(_SOURCE.name, _RANKS, self._each(store), rolled=True, note="ranks")
+        return together(Alloc(self.held), self._each(lambda u: self._of_source(u, ZERO)), stores)
+
+    def _sent(self) -> Body:
+        """Parts of a peer's rows go there."""
+
+        def store(u: Expr) -> Move:
+            place = self._received(u, _OWNER, self._slot(OWN_RANK, _OWNER))
+            return self._moved(u, place, at(self.held, u, ZERO), "received")
+
+        return together(Alloc(self.held), self._each(lambda u: self._of_source(u, _FIRST_ROW)), self._each(store))
+
+    def _added(self) -> Body:
+        """Own rows are the sum of the parts of all ranks, in order; this rank's part is of the source."""
+        sums, made = registers("sum", F32, _IN_FLIGHT, self.width), registers("made", self.dtype, self.width)
+
+        def over_elements(what: Callable[[Expr, Expr], Assign]) -> Body:
+            return self._each(lambda u: unrolled("element", self.width, lambda e: what(u, e)))
+
+        def received(u: Expr) -> Move:
+            place = self._received(u, OWN_RANK, self._slot(_SOURCE, OWN_RANK))
+            return self._moved(u, at(self.held, u, ZERO), place, "received")
+
+        def total(u: Expr, e: Expr) -> Assign:
+            part = as_f32(Load(self.held, (u, e)))
+            value = Select(binary(Op.EQ, _SOURCE, 0), part, Binary(Op.ADD, Load(sums, (u, e)), part))
+            return Assign(at(sums, u, e), value, origin="sum")
+
+        def store(u: Expr) -> Body:
+            place = element_of("result", self.dtype, self._offset(u))
+            value = lambda e: Load(sums, (u, e)) if self.dtype is F32 else Cast(self.dtype, Load(sums, (u, e)))  # noqa: E731
+            rounded = unrolled("element", self.width, lambda e: Assign(at(made, e), value(e)))
+            return together(rounded, self._moved(u, place, at(made, ZERO), "result"))
+
+        own = self._each(lambda u: self._of_source(u, _FIRST_ROW))
+        part = If(binary(Op.EQ, _SOURCE, OWN_RANK), own, self._each(received))
+        return together(
+            (Alloc(self.held), Alloc(sums), Alloc(made)),
+            over_elements(lambda u, e: Assign(at(sums, u, e), real(0.0), origin="sum")),
+            For(_SOURCE.name, _RANKS, (part, *over_elements(total)), rolled=True, note="ranks"),
+            self._each(store),
+        )

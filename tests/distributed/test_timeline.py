@@ -15,7 +15,6 @@ import pytest
 from tilewright.distributed.timeline import (
     CHANNELS,
     DATA,
-    FREE,
     MOST_PIECES,
     Add,
     Await,
@@ -72,8 +71,7 @@ class Machine:
         self.a, self.b, self.random = a, b, np.random.default_rng(seed)
         total, width = sum(rows), b[0].shape[1]
         self.flags = {
-            (owner, source, c): int(c == FREE)
-            for owner, source, c in itertools.product(range(ranks), range(ranks), range(CHANNELS))
+            (owner, source, c): 0 for owner, source, c in itertools.product(range(ranks), range(ranks), range(CHANNELS))
         }
         self.memory: list[dict[Buffer, Any]] = [
             {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
+from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled
 
 from tests.mutations.broken import without
 from tests.simulator.test_ranks import paths_of
@@ -17,7 +18,7 @@ from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import SignalFlag, WaitFlag
 from tilewright.ir.kernel import SHARD_STARTS, Kernel
 from tilewright.ir.stmt import Barrier
-from tilewright.kernels.exchange import ExchangeConfig, blocks_for, flags_of
+from tilewright.kernels.exchange import MOST_BLOCKS, ExchangeConfig, blocks_for, flags_of
 from tilewright.problem.exchange import Exchange
 from tilewright.simulator import Rank, RanksRun, simulate_ranks
 
@@ -57,9 +58,14 @@ def kernel_of(problem: Exchange, **options: bool) -> Kernel:
     return config.kernel(problem)
 
 
-def run_of(problems: Sequence[Exchange], kernel: Kernel | None = None, order: Order = "lockstep") -> RanksRun:
+def run_of(
+    problems: Sequence[Exchange],
+    kernel: Kernel | None = None,
+    order: Order = "lockstep",
+    sources: Sequence[Array] = (),
+) -> RanksRun:
     ranks, nan = [], problems[0].dtype.encode(np.array([np.nan]))[0]
-    for one, source in zip(problems, sources_of(problems), strict=True):
+    for one, source in zip(problems, sources or sources_of(problems), strict=True):
         tables = {
             SHARD_STARTS: np.array(one.starts, np.int32),
             "received": np.full(max(one.received_rows, 1) * one.columns, nan),
@@ -70,7 +76,10 @@ def run_of(problems: Sequence[Exchange], kernel: Kernel | None = None, order: Or
 
 
 def expected(problems: Sequence[Exchange]) -> list[Array]:
-    dtype, sources = problems[0].dtype, [one.dtype.decode(s) for one, s in zip(problems, sources_of(problems))]
+    dtype, sources = (
+        problems[0].dtype,
+        [one.dtype.decode(s) for one, s in zip(problems, sources_of(problems), strict=True)],
+    )
     if not problems[0].summed:
         return [dtype.encode(np.concatenate(sources))] * len(problems)
     total = np.sum(sources, 0)
@@ -88,3 +97,66 @@ def test_exact_in_every_order(rows: tuple[int, ...], columns: int, summed: bool,
         found = memory["result"] if summed else memory["received"][: len(right)]
         np.testing.assert_array_equal(found, right)
         assert one.results and not memory["flags"].any()
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_of_every_format(dtype: DType) -> None:
+    problems = exchanges((5, 4), 12, dtype, True, 1)
+    for memory, right in zip(run_of(problems).memory, expected(problems), strict=True):
+        np.testing.assert_array_equal(memory["result"], right)
+
+
+def test_a_sum_is_rounded_once_in_the_order_of_the_ranks() -> None:
+    """bf16 has 8 bits: 256 + 1 + 1 is 256 if each step is rounded, and 258 if the last one is."""
+    problems, values = exchanges((1, 0, 0), 8, BF16, True, 1), (256.0, 1.0, 1.0)
+    sources = [BF16.encode(np.full(8, value)) for value in values]
+    (found, _, _) = run_of(problems, sources=sources).memory
+    assert (BF16.decode(found["result"]) == 258).all()
+
+
+def broken(kernel: Kernel, kind: type, number: int) -> Kernel:
+    return without(kernel, paths_of(kernel, kind)[number])
+
+
+SUMMED = exchanges((70, 70), 64, BF16, True, 1)
+
+
+def test_a_missing_wait_is_found() -> None:
+    with pytest.raises(SimulationError, match=r"Race on peer_received\[\d+\]"):
+        run_of(SUMMED, broken(kernel_of(SUMMED[0]), WaitFlag, 1))
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["before the flag is set", "behind the wait"])
+def test_a_missing_barrier_is_found(number: int) -> None:
+    with pytest.raises(SimulationError, match=r"Race on peer_received\[\d+\]"):
+        run_of(SUMMED, broken(kernel_of(SUMMED[0]), Barrier, number), "warps")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_flag_that_nobody_sets_is_found(number: int) -> None:
+    with pytest.raises(SimulationError, match="Deadlock"):
+        run_of(SUMMED, broken(kernel_of(SUMMED[0]), SignalFlag, number))
+
+
+def test_a_flag_that_is_not_set_back_stays() -> None:
+    run = run_of(SUMMED, broken(kernel_of(SUMMED[0]), SignalFlag, 3))
+    assert all(memory["flags"].any() for memory in run.memory)
+
+
+def test_blocks_are_as_many_as_have_work() -> None:
+    assert blocks_for(1, 8, 2) == blocks_for(0, 8, 2) == 1
+    assert blocks_for(32, 4096, 2) == 8 and blocks_for(1 << 14, 1 << 14, 2) == MOST_BLOCKS
+
+
+def test_what_the_kernel_is_not_made_for_is_said() -> None:
+    many = replace(SUMMED[0], rows=(1,) * 600, blocks=MOST_BLOCKS + 1, columns=7)
+    told = ExchangeConfig(8).reasons_against(many, device("A100"))
+    assert [text.split()[0] for text in told] == ["rows", str(MOST_BLOCKS + 1), "a", "A100"]
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_compiled_without_spills(summed: bool) -> None:
+    problem = exchanges((3, 2), 64, BF16, summed, 1)[0]
+    assert_nothing_moves_before_the_wait(kernel_of(problem), has_tables=True)
+    assert compiled(kernel_of(problem), "sm_90a").resources.spill_store_bytes == 0
+    assert compiled(kernel_of(problem, overlapped=False), "sm_80").resources.spill_store_bytes == 0

@@ -17,7 +17,6 @@ from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
-    FREE,
     Add,
     Await,
     Buffer,
@@ -146,7 +145,7 @@ class _Ranks:
         self.begun: dict[tuple[int, int], float] = {}
         """When own tiles of a product that ranks share are done, or a rank has come to an exchange, until what the
         others send is there."""
-        self.set_at = {(rank, peer, FREE): 0.0 for rank in ranks for peer in ranks}
+        self.set_at = dict[tuple[int, int, int], float]()
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
     def finish(self) -> float:
@@ -204,8 +203,7 @@ class _Ranks:
                 del self.set_at[rank, step.peer, step.channel]
                 end = at
             case Signal():
-                if step.channel != FREE:  # the next call finds that one
-                    self.set_at[step.peer, rank, step.channel] = at + link.flag_us
+                self.set_at[step.peer, rank, step.channel] = at + link.flag_us
                 end = at
             case Copy():
                 width = self._width(step.target.buffer)

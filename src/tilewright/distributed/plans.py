@@ -82,7 +82,12 @@ ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")
 EXCHANGED = Plan("gather exchanged"), Plan("scatter exchanged")
 """By threads, which every product has that is not empty."""
 
-SCATTERS = Plan("scatter exchanged"), Plan("scatter merged"), Plan("scatter added"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
+SCATTERS = (
+    Plan("scatter exchanged"),
+    Plan("scatter merged"),
+    Plan("scatter added"),
+    *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8)),
+)
 
 
 _TILE_ROWS = 128

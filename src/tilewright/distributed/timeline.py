@@ -7,7 +7,8 @@ behind the other: rank 0 has the first `rows[0]`.
 
 A flag is one word in the memory of the rank that waits for it: another rank sets it to 1, a wait sets it back to 0.
 A flag that may still be 1 is not set: a rank pushes data only after the flag FREE of the peer, which the peer sets when
-it has read the data before; FREE begins with 1.
+its call begins, so that it has read the data of the call before. Copies begin some microseconds later than if flags
+were set behind the last reader; but no step of a call then comes behind its last product.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import accumulate
 from tilewright.units import ceil_div, round_up
 
 FREE = 0
-"""The channel of the flags that say that a buffer may be written again."""
+"""The channel of the flags that say that a rank's buffer may be written."""
 
 DATA = 1
 """The channel of the flags that say that data lies there: of the first piece; the next pieces have the next ones."""
@@ -167,34 +168,32 @@ def all_gather_steps(
 
     The peer that needs them first comes first: a rank multiplies its own rows, then those of the next ranks in turn.
     merged: one product of all rows when they have arrived. arriving: one product of all rows, whose kernel waits for
-    those of each rank; its flags are set back when it has ended, before the peers are told so.
+    those of each rank; its flags are set back when it has ended.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
     own = Rows(Buffer.A, 0, rows[rank])
     places = [Rows(Buffer.GATHERED, start, count) for start, count in zip(starts, rows, strict=True)]
-    for distance in range(1, ranks):
-        peer = (rank - distance) % ranks
+    others = [(rank + distance) % ranks for distance in range(1, ranks)]
+    steps += [Signal(Lane.COPIES, peer, FREE) for peer in others]
+    for peer in reversed(others):
         steps.append(Await(Lane.COPIES, peer, FREE))
         if rows[rank]:
             steps.append(Copy(Lane.COPIES, own, places[rank], peer))
         steps.append(Signal(Lane.COPIES, peer, DATA))
-    others = [(rank + distance) % ranks for distance in range(1, ranks)]
     if merged or arriving:
         if rows[rank]:
             steps.append(Copy(Lane.CALLER, own, places[rank], None))
         if not arriving:
             steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
         everything = Rows(Buffer.GATHERED, 0, sum(rows)), Rows(Buffer.RESULT, 0, sum(rows))
-        last = _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others) if arriving else ()))
-        if arriving:
-            steps += [Await(Lane.COPIES, peer, DATA, last) for peer in others]
-        return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others))
+        _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others) if arriving else ()))
+        return (*steps, *(Await(Lane.CALLER, peer, DATA) for peer in others if arriving))
     _multiplied(steps, Multiply(Lane.CALLER, own, Rows(Buffer.RESULT, starts[rank], rows[rank])))
     for number, peer in enumerate(others):
         lane = (Lane.SECOND, Lane.CALLER)[number % 2]
         steps.append(Await(lane, peer, DATA))
         target = Rows(Buffer.RESULT, starts[peer], rows[peer])
-        steps.append(Signal(Lane.COPIES, peer, FREE, _multiplied(steps, Multiply(lane, places[peer], target))))
+        _multiplied(steps, Multiply(lane, places[peer], target))
     return tuple(steps)
 
 
@@ -215,7 +214,8 @@ def reduce_scatter_steps(
     that begin at once a GPU may finish the later one first. direct: products write into the owner's memory.
     adds: what the others sent is added when own rows are done, so that these wait for nothing; one piece.
     """
-    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    ranks, starts = len(rows), starts_of(rows)
+    steps = _free(rank, rows)
     for distance in range(1, ranks):
         peer = (rank + distance) % ranks
         freed = _awaited(steps, peer) if rows[peer] else ()
@@ -229,19 +229,23 @@ def reduce_scatter_steps(
             if not direct:
                 steps.append(Copy(Lane.COPIES, partial, received, peer, done))
             steps.append(Signal(Lane.COPIES, peer, DATA + number, done))
-    others, last = [peer for peer in range(ranks) if peer != rank], list[int]()
+    others = [peer for peer in range(ranks) if peer != rank]
     if adds and rows[rank]:
         own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
         steps.append(Multiply(Lane.CALLER, Rows(Buffer.A, starts[rank], rows[rank]), own))
         steps += _added(rank, rows, others)
-        last.append(len(steps) - 1)
     for number, (first, count) in enumerate(() if adds else pieces_of(rows[rank], pieces)):
         steps += [Await(Lane.CALLER, peer, DATA + number) for peer in others]
         added = tuple(Rows(Buffer.RECEIVED, slot_of(peer, rank, rows) + first, count) for peer in others)
         source, target = Rows(Buffer.A, starts[rank] + first, count), Rows(Buffer.RESULT, first, count)
         steps.append(Multiply(Lane.CALLER, source, target, added))
-        last.append(len(steps) - 1)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, tuple(last)) for peer in others if last))
+    return tuple(steps)
+
+
+def _free(rank: int, rows: Sequence[int], lane: Lane = Lane.COPIES) -> list[Step]:
+    """Tells all ranks that they may write what this one receives of its own rows."""
+    peers = [peer for peer in range(len(rows)) if peer != rank and rows[rank]]
+    return [Signal(lane, peer, FREE) for peer in peers]
 
 
 def _added(rank: int, rows: Sequence[int], others: Sequence[int]) -> list[Step]:
@@ -261,7 +265,8 @@ def _awaited(steps: list[Step], peer: int) -> tuple[int, ...]:
 
 def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
     """The same with one product of all rows, whose results are added in the order of the ranks."""
-    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    ranks, starts = len(rows), starts_of(rows)
+    steps = _free(rank, rows)
     done = _multiplied(steps, Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.PARTIAL, 0, sum(rows))))
     for distance in range(1, ranks):
         peer = (rank + distance) % ranks
@@ -273,8 +278,7 @@ def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, .
     if not rows[rank]:
         return tuple(steps)
     others = [peer for peer in range(ranks) if peer != rank]
-    steps += _added(rank, rows, others)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))
+    return (*steps, *_added(rank, rows, others))
 
 
 def exchanged_all_gather_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
@@ -295,8 +299,6 @@ def shared_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, .
     """The same by one kernel on each rank, which writes into the memory of the others and waits for what they write."""
     ranks = len(rows)
     others = tuple((rank + distance) % ranks for distance in range(1, ranks))
-    steps: list[Step] = [Await(Lane.CALLER, peer, FREE) for peer in others if rows[peer]]
+    waits = (Await(Lane.CALLER, peer, FREE) for peer in others if rows[peer])
     source, target = Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.RESULT, 0, rows[rank])
-    steps.append(Multiply(Lane.CALLER, source, target, shared=others))
-    last = (len(steps) - 1,)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others if rows[rank]))
+    return *_free(rank, rows, Lane.CALLER), *waits, Multiply(Lane.CALLER, source, target, shared=others)

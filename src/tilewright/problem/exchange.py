@@ -78,7 +78,9 @@ class Exchange:
 
     @property
     def title(self) -> str:
-        parts = "parts of rows that ranks send each other, added up" if self.summed else "rows that ranks send each other"
+        parts = (
+            "parts of rows that ranks send each other, added up" if self.summed else "rows that ranks send each other"
+        )
         return f"{parts}, {self.dtype}"
 
     @property

@@ -106,9 +106,7 @@ def tma_matrix(problem: Problem, name: str) -> TmaMatrix:
 def parameters_of(problem: Problem, *, near: bool) -> tuple[Parameter, ...]:
     """What a kernel takes of one problem, in order."""
     pointers = (
-        Parameter(
-            one.name, one.dtype, is_pointer=True, of_ranks=isinstance(one, NamedMatrix) and one.of_ranks
-        )
+        Parameter(one.name, one.dtype, is_pointer=True, of_ranks=isinstance(one, NamedMatrix) and one.of_ranks)
         for one in problem.matrices
     )
     return (*pointers, *(Parameter(scalar.name, scalar.kind.dtype(near=near)) for scalar in problem.scalars))

@@ -18,7 +18,6 @@ from tilewright.distributed.pytorch.collectives import summed
 from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
-    FREE,
     Add,
     Await,
     Buffer,
@@ -53,7 +52,6 @@ def exchange_flag_bytes(ranks: int) -> int:
     return round_up(4 * flags_of(ranks), _PAGE)
 
 
-
 class Workspace:
     """Symmetric memory of one process group, its flags, and the streams of this rank.
 
@@ -74,7 +72,6 @@ class Workspace:
         self.data[:zeroed_bytes].zero_()
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
-        flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
         self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
         self.recording = torch.cuda.Stream(device)

@@ -70,9 +70,7 @@ class Machine:
         self.rows = rows
         self.a, self.b, self.random = a, b, np.random.default_rng(seed)
         total, width = sum(rows), b[0].shape[1]
-        self.flags = {
-            (owner, source, c): 0 for owner, source, c in itertools.product(range(ranks), range(ranks), range(CHANNELS))
-        }
+        self.flags = dict.fromkeys(itertools.product(range(ranks), range(ranks), range(CHANNELS)), 0)
         self.memory: list[dict[Buffer, Any]] = [
             {
                 Buffer.GATHERED: np.full((total, a[0][0].shape[1]), np.nan),

@@ -36,8 +36,8 @@ Kind = Literal[
 @dataclass(frozen=True, slots=True)
 class Plan:
     """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
-    one product whose kernel waits for the rows of each rank. gather exchanged: threads store rows into the memory of all
-    ranks, before one product. scatter: products of pieces, which copy engines send.
+    one product whose kernel waits for the rows of each rank. gather exchanged: threads store rows into the memory of
+    all ranks, before one product. scatter: products of pieces, which copy engines send.
     scatter direct: products write into the memory of the owner. scatter added: what others sent is added to the product
     of own rows when it is done. scatter merged: one product of all rows. scatter shared: one product, whose kernels on
     all ranks add up. scatter exchanged: one product, parts of which threads store into the memory of their owners.

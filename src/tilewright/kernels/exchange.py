@@ -1,4 +1,4 @@
-"""Exchanges between ranks by threads, which store into the memory of peers: few bytes arrive sooner than by copy engines.
+"""Exchanges between ranks by threads, which store into the memory of peers: few bytes are there sooner than by copies.
 
 A block exchanges with the blocks of its number on the other ranks, and meets them twice:
 

@@ -19,7 +19,8 @@ _PLACES = {
 
 def exchange_plan(kernels: Kernels, problem: Exchange) -> Plan:
     """What the rank sends lies at `Place.A`; sums go to `Place.OUT`; the addresses of what ranks receive, and of their
-    flags, lie at `Place.RANK_SUMS` and `Place.RANK_FLAGS`. All addresses are multiples of 16 bytes. Raises LaunchError for more ranks than the kernel is made for."""
+    flags, lie at `Place.RANK_SUMS` and `Place.RANK_FLAGS`. All addresses are multiples of 16 bytes. Raises LaunchError
+    for more ranks than the kernel is made for."""
     config = ExchangeConfig.of(problem, overlapped=kernels.overlaps)
     reasons = config.reasons_against(problem)
     if reasons:

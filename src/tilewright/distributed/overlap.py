@@ -59,8 +59,9 @@ _SHARED_US, _SHARED_GB_PER_S = 40.0, 283.0
 """Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
 are multiplied for as long as the link is slower than these."""
 
-_EXCHANGE_US, _EXCHANGE_GB_PER_S = 7.0, 280.0
-"""Of kernels by which ranks exchange rows: two meetings of all ranks, and the rate at which threads store."""
+_EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
+"""Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
+store."""
 
 _SHARE_OF_LOCAL_COPY = 0.35
 """Of the nominal bandwidth, that a copy inside a GPU reaches, read and written."""

@@ -232,12 +232,14 @@ class SignalFlag:
 
 @dataclass(frozen=True, slots=True)
 class WaitFlag:
-    """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone."""
+    """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone.
+    or_later: the flag counts, and may have gone on; counters may wrap around."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
+    or_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,17 @@ from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """rows: of each rank, one behind the other. rank: the running one. columns: elements of a row, without gaps.
-    blocks: of the launch of each rank; blocks of the same number exchange with each other. summed: see above."""
+    summed: see above."""
 
     rows: tuple[int, ...]
     rank: int
     columns: int
     dtype: DType
-    blocks: int
     summed: bool = False
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        """received and flags: of every rank, by tables of addresses. flags: 0 before and after a launch."""
+        """received and flags: of every rank, by tables of addresses. flags: 0 before the first launch."""
         result = (NamedMatrix("result", self.dtype),) if self.summed else ()
         return (
             NamedMatrix("source", self.dtype),
@@ -45,7 +44,7 @@ class Exchange:
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        values = {"ranks": len(self.rows), "own_rank": self.rank, "columns": self.columns, "blocks": self.blocks}
+        values = {"ranks": len(self.rows), "own_rank": self.rank, "columns": self.columns}
         return tuple(Scalar(name, value, ScalarKind.SIZE) for name, value in values.items())
 
     @property
@@ -91,6 +90,6 @@ class Exchange:
             "result": f"result         {self.dtype}, own rows x columns",
             "shard_starts": "shard_starts   i32, ranks + 1: the first row of each rank",
             "peer_received": f"peer_received  {self.dtype}, of each rank: what it receives",
-            "peer_flags": "peer_flags     i32, of each rank: for each sender and block, 0 before and after a launch",
+            "peer_flags": "peer_flags     i32, of each rank: for each sender and block, 0 before the first launch",
         }
         return tuple(lines[matrix.name] for matrix in self.matrices)

@@ -14,7 +14,6 @@ from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
-from tilewright.kernels.exchange import blocks_for
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place, Plan
@@ -23,6 +22,14 @@ from tilewright.problem.exchange import Exchange as RankExchange
 from tilewright.units import ceil_div, round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
+
+
+def _run(plan: Plan, stream: int, told: Mapping[Place, int]) -> None:
+    """Start a plan with addresses by their places."""
+    addresses = [0] * (max(told) + 1)
+    for place, address in told.items():
+        addresses[place] = address
+    plan.run(stream, addresses)
 
 
 class _Products:
@@ -40,10 +47,6 @@ class _Products:
         if plan is None:
             plan = self._plans[number] = self._planned(a, b)
         return plan
-
-    def _run(self, plan: Plan, stream: int, told: Mapping[int, int]) -> None:
-        places = {int(Place.SHARD_STARTS): self._starts.data_ptr(), **told}
-        plan.run(stream, [places.get(place, 0) for place in range(max(places) + 1)])
 
     def _planned(self, a: Any, b: Any) -> Plan:
         views = views_of(LIBRARY, a, b)
@@ -73,8 +76,14 @@ class ArrivingProducts(_Products):
         """Start `out = a @ b` on a stream, by its address. a: memory of all rows. waits: for rows to arrive; else
         whatever lies there is multiplied. Raises as `plan`."""
         flags = self._flags if waits else self._raised.data_ptr()
-        told = {Place.A: a.data_ptr(), Place.B: b.data_ptr(), Place.OUT: out.data_ptr(), Place.SHARD_FLAGS: flags}
-        self._run(self.plan(number, a, b), stream, {int(place): address for place, address in told.items()})
+        told = {
+            Place.A: a.data_ptr(),
+            Place.B: b.data_ptr(),
+            Place.OUT: out.data_ptr(),
+            Place.SHARD_STARTS: self._starts.data_ptr(),
+            Place.SHARD_FLAGS: flags,
+        }
+        _run(self.plan(number, a, b), stream, told)
 
 
 MOST_TILE_ROWS, MOST_CLUSTER_COLUMNS = 256, 1024
@@ -139,15 +148,16 @@ class SummedProducts(_Products):
             Place.A: a.data_ptr(),
             Place.B: b.data_ptr(),
             Place.OUT: out.data_ptr() - behind if out.numel() else self._anywhere,  # the kernel counts all rows
+            Place.SHARD_STARTS: self._starts.data_ptr(),
             Place.RANK_SUMS: self._sums.data_ptr(),
             Place.RANK_FLAGS: self._flags.data_ptr(),
         }
-        self._run(plan, stream, {int(place): address for place, address in told.items()})
+        _run(plan, stream, told)
 
 
 class Exchanges:
     """Exchanges between ranks by threads, of matrices of one width and format. received, flags: their addresses on each
-    rank; flags are 0. All addresses, and those of the matrices, are multiples of 16 bytes."""
+    rank; flags are 0 in the beginning. All addresses, and those of the matrices, are multiples of 16 bytes."""
 
     def __init__(
         self, rows: Sequence[int], rank: int, received: Sequence[int], flags: Sequence[int], device: Any
@@ -160,8 +170,7 @@ class Exchanges:
     def plan(self, source: Any, summed: bool) -> Plan:
         """The launch of an exchange, loaded. Raises LaunchError where there is none."""
         columns, dtype = int(source.shape[1]), LIBRARY.view(source).dtype
-        blocks = blocks_for(max(self._rows), columns, dtype.bytes)
-        problem = RankExchange(self._rows, self._rank, columns, dtype, blocks, summed)
+        problem = RankExchange(self._rows, self._rank, columns, dtype, summed)
         return dispatcher(source.get_device()).exchange(problem)
 
     def start(self, source: Any, out: Any, stream: int) -> None:
@@ -173,5 +182,4 @@ class Exchanges:
             Place.RANK_SUMS: self._received.data_ptr(),
             Place.RANK_FLAGS: self._flags.data_ptr(),
         }
-        places = [told.get(place, 0) for place in range(max(told) + 1)]
-        self.plan(source, out is not None).run(stream, places)
+        _run(self.plan(source, out is not None), stream, told)

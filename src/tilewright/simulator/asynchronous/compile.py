@@ -71,7 +71,7 @@ class Compiler:
             case async_stmt.WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
             case async_stmt.WaitFlag():
-                return WaitFlagStep(*self._flag(stmt))
+                return WaitFlagStep(*self._flag(stmt), stmt.or_later)
             case async_stmt.TeamBarrier():
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
             case async_stmt.ClusterBarrier():

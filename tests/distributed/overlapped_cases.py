@@ -30,11 +30,8 @@ from tilewright.frontend.options import PLAIN, options_of
 
 warnings.simplefilter("ignore")
 
-GATHERS = [Plan("gather"), Plan("gather merged"), Plan("gather exchanged"), ARRIVING]
-SCATTERS = [
-    Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged"),
-    Plan("scatter added"), Plan("scatter exchanged"), SHARED,
-]  # fmt: skip
+GATHERS = [Plan("gather"), Plan("gather exchanged"), ARRIVING]
+SCATTERS = [Plan("scatter"), Plan("scatter", 2), Plan("scatter added"), Plan("scatter exchanged"), SHARED]
 
 
 class Memory:

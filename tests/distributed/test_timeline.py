@@ -29,7 +29,6 @@ from tilewright.distributed.timeline import (
     all_gather_steps,
     exchanged_all_gather_steps,
     exchanged_reduce_scatter_steps,
-    merged_reduce_scatter_steps,
     pieces_of,
     reduce_scatter_steps,
     shared_reduce_scatter_steps,
@@ -40,16 +39,13 @@ from tilewright.distributed.timeline import (
 Steps = Callable[[int, tuple[int, ...]], tuple[Step, ...]]
 GATHERS: dict[str, Steps] = {
     "shards": all_gather_steps,
-    "merged": partial(all_gather_steps, merged=True),
     "arriving": partial(all_gather_steps, arriving=True),
     "exchanged": exchanged_all_gather_steps,
 }
 SCATTERS: dict[str, Steps] = {
     "one piece": reduce_scatter_steps,
     "three pieces": partial(reduce_scatter_steps, pieces=3),
-    "direct": partial(reduce_scatter_steps, pieces=2, direct=True),
     "added": partial(reduce_scatter_steps, adds=True),
-    "merged": merged_reduce_scatter_steps,
     "shared": shared_reduce_scatter_steps,
     "exchanged": exchanged_reduce_scatter_steps,
 }
@@ -128,7 +124,8 @@ class Machine:
                 value = sum(self.at(call, rank, rows) for rows in step.added)
             case Copy():
                 value = self.at(call, rank, step.source).copy()
-        target = self.at(call, rank if isinstance(step, Add) or step.peer is None else step.peer, step.target)
+        peer = step.peer if isinstance(step, Copy) else None
+        target = self.at(call, rank if peer is None else peer, step.target)
         assert target.shape == value.shape
         target[...] = np.nan
         yield True

@@ -249,8 +249,6 @@ class _Ranks:
             begin = max(heapq.heappop(sms), arrived)
             end = max(end, begin + each)
             heapq.heappush(sms, begin + each)
-        if step.peer is not None:
-            end = max(end, at + self.costs.link.copy_us(step.target.count * self._width(step.target.buffer)))
         return end + added
 
     def _shared(self, at: float, rank: int, step: Multiply) -> float:

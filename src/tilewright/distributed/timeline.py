@@ -14,7 +14,7 @@ were set behind the last reader; but no step of a call then comes behind its las
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import accumulate
 
@@ -62,16 +62,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own. arrivals:
-    peers whose rows of the source arrive meanwhile, in this order: the kernel waits for their flags of DATA, and leaves
-    them as they are. shared: peers with which the kernel adds up, by flags of its own: its sums of their rows go to
-    their memory, in this order, and those that they send of own rows are added before these are written."""
+    """target = source @ b + the sum of `added`. arrivals: peers whose rows of the source arrive meanwhile, in this
+    order: the kernel waits for their flags of DATA, and leaves them as they are. shared: peers with which the kernel
+    adds up, by flags of its own: its sums of their rows go to their memory, in this order, and those that they send of
+    own rows are added before these are written."""
 
     lane: Lane
     source: Rows
     target: Rows
     added: tuple[Rows, ...] = ()
-    peer: int | None = None
     after: tuple[int, ...] = ()
     arrivals: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
@@ -161,13 +160,11 @@ def slot_of(source: int, owner: int, rows: Sequence[int]) -> int:
     return (source if source < owner else source - 1) * rows[owner]
 
 
-def all_gather_steps(
-    rank: int, rows: Sequence[int], *, merged: bool = False, arriving: bool = False
-) -> tuple[Step, ...]:
+def all_gather_steps(rank: int, rows: Sequence[int], *, arriving: bool = False) -> tuple[Step, ...]:
     """The rows of all ranks, times b: each rank pushes its own to the others while it multiplies them.
 
     The peer that needs them first comes first: a rank multiplies its own rows, then those of the next ranks in turn.
-    merged: one product of all rows when they have arrived. arriving: one product of all rows, whose kernel waits for
+    arriving: one product of all rows, whose kernel waits for
     those of each rank; its flags are set back when it has ended.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
@@ -180,14 +177,12 @@ def all_gather_steps(
         if rows[rank]:
             steps.append(Copy(Lane.COPIES, own, places[rank], peer))
         steps.append(Signal(Lane.COPIES, peer, DATA))
-    if merged or arriving:
+    if arriving:
         if rows[rank]:
             steps.append(Copy(Lane.CALLER, own, places[rank], None))
-        if not arriving:
-            steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
         everything = Rows(Buffer.GATHERED, 0, sum(rows)), Rows(Buffer.RESULT, 0, sum(rows))
-        _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others) if arriving else ()))
-        return (*steps, *(Await(Lane.CALLER, peer, DATA) for peer in others if arriving))
+        _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others)))
+        return (*steps, *(Await(Lane.CALLER, peer, DATA) for peer in others))
     _multiplied(steps, Multiply(Lane.CALLER, own, Rows(Buffer.RESULT, starts[rank], rows[rank])))
     for number, peer in enumerate(others):
         lane = (Lane.SECOND, Lane.CALLER)[number % 2]
@@ -197,38 +192,32 @@ def all_gather_steps(
     return tuple(steps)
 
 
-def _multiplied(steps: list[Step], product: Multiply) -> tuple[int, ...]:
-    """The number of the last step, which is the product; a product without rows is left out."""
+def _multiplied(steps: list[Step], product: Multiply) -> None:
+    """A product without rows is left out."""
     if product.target.count:
         steps.append(product)
-    return (len(steps) - 1,)
 
 
-def reduce_scatter_steps(
-    rank: int, rows: Sequence[int], *, pieces: int = 1, direct: bool = False, adds: bool = False
-) -> tuple[Step, ...]:
+def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, adds: bool = False) -> tuple[Step, ...]:
     """The sum over ranks of products, of which each rank keeps its own rows.
 
     A rank multiplies the rows of the next ranks first, and pushes each piece to its owner when it is done. Own rows
     come last, and what the others sent is added to their accumulators. Products follow each other in one stream: of two
-    that begin at once a GPU may finish the later one first. direct: products write into the owner's memory.
+    that begin at once a GPU may finish the later one first.
     adds: what the others sent is added when own rows are done, so that these wait for nothing; one piece.
     """
     ranks, starts = len(rows), starts_of(rows)
     steps = _free(rank, rows)
     for distance in range(1, ranks):
         peer = (rank + distance) % ranks
-        freed = _awaited(steps, peer) if rows[peer] else ()
+        if rows[peer]:
+            steps.append(Await(Lane.COPIES, peer, FREE))
         for number, (first, count) in enumerate(pieces_of(rows[peer], pieces)):
-            source = Rows(Buffer.A, starts[peer] + first, count)
             partial = Rows(Buffer.PARTIAL, starts[peer] + first, count)
             received = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows) + first, count)
-            product = Multiply(Lane.CALLER, source, partial)
-            steps.append(replace(product, target=received, peer=peer, after=freed) if direct else product)
-            done = (len(steps) - 1,)
-            if not direct:
-                steps.append(Copy(Lane.COPIES, partial, received, peer, done))
-            steps.append(Signal(Lane.COPIES, peer, DATA + number, done))
+            steps.append(Multiply(Lane.CALLER, Rows(Buffer.A, starts[peer] + first, count), partial))
+            steps.append(Copy(Lane.COPIES, partial, received, peer, (len(steps) - 1,)))
+            steps.append(Signal(Lane.COPIES, peer, DATA + number))
     others = [peer for peer in range(ranks) if peer != rank]
     if adds and rows[rank]:
         own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
@@ -255,30 +244,6 @@ def _added(rank: int, rows: Sequence[int], others: Sequence[int]) -> list[Step]:
     parts = tuple({**sent, rank: own}[i] for i in range(len(rows)))
     waits: list[Step] = [Await(Lane.CALLER, peer, DATA) for peer in others]
     return [*waits, Add(Lane.CALLER, parts, Rows(Buffer.RESULT, 0, rows[rank]))]
-
-
-def _awaited(steps: list[Step], peer: int) -> tuple[int, ...]:
-    """The number of a step that waits until a peer's buffer may be written."""
-    steps.append(Await(Lane.COPIES, peer, FREE))
-    return (len(steps) - 1,)
-
-
-def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
-    """The same with one product of all rows, whose results are added in the order of the ranks."""
-    ranks, starts = len(rows), starts_of(rows)
-    steps = _free(rank, rows)
-    done = _multiplied(steps, Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.PARTIAL, 0, sum(rows))))
-    for distance in range(1, ranks):
-        peer = (rank + distance) % ranks
-        if rows[peer]:
-            _awaited(steps, peer)
-            source = Rows(Buffer.PARTIAL, starts[peer], rows[peer])
-            target = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows), rows[peer])
-            steps += [Copy(Lane.COPIES, source, target, peer, done), Signal(Lane.COPIES, peer, DATA)]
-    if not rows[rank]:
-        return tuple(steps)
-    others = [peer for peer in range(ranks) if peer != rank]
-    return (*steps, *_added(rank, rows, others))
 
 
 def exchanged_all_gather_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:

@@ -106,11 +106,6 @@ class Workspace:
         """The address of the flag on its owner that a rank sets."""
         return int(self.bases[owner] + 4 * (channel * self.ranks + source))
 
-    def of_peer(self, peer: int, own: Any) -> Any:
-        """The same place in the memory of a peer."""
-        offset = own.data_ptr() - self.bases[self.rank]
-        return self._handle.get_buffer(peer, tuple(own.shape), own.dtype, offset // own.element_size())
-
 
 @dataclass(slots=True)
 class Call:
@@ -298,12 +293,8 @@ class Program:
         return lambda call, number: _rows(call.results[number], rows)
 
     def _product(self, step: Multiply, elsewhere: bool) -> Action:
-        """elsewhere: what a peer would be sent goes to memory of no meaning, and no peer is waited for."""
+        """elsewhere: no peer is sent anything, or waited for."""
         source, target = self._place(step.source), self._place(step.target)
-        if step.peer is not None:
-            own = _rows(self._matrices[step.target.buffer], step.target)
-            sent = _alike(own) if elsewhere else self.workspace.of_peer(step.peer, own)
-            target = lambda call, number: sent  # noqa: E731
         if step.shared:
             products = self._summed
 
@@ -381,13 +372,6 @@ def _timeout_s(group: Any, device: Any) -> float:
     options = getattr(group._get_backend(device), "options", None)
     timeout = getattr(options, "_timeout", None) or dist.distributed_c10d.default_pg_timeout
     return float(timeout.total_seconds())
-
-
-def _alike(tensor: Any) -> Any:
-    """New memory for a contiguous tensor, aligned as it is."""
-    size, apart = tensor.numel() * tensor.element_size(), tensor.data_ptr() % 256
-    room = torch.empty(size + 256, dtype=torch.uint8, device=tensor.device)
-    return room[apart : apart + size].view(tensor.dtype).view(tensor.shape)
 
 
 def _wait_and_reset(driver: Any, address: int) -> list[Any]:

@@ -176,7 +176,7 @@ def _signal_flag(scope: Scope) -> str:
     return _plain(
         "Sets the flag; what was done before is visible to whoever finds the value.",
         f"{flag_name('signal_flag', scope)}(int* flag, int value)",
-        f"fence.acq_rel.{scope.value}; st.release.{scope.value}.global.s32 [%0], %1",
+        f"st.release.{scope.value}.global.s32 [%0], %1",
         '"l"(flag), "r"(value)',
     )
 

@@ -43,7 +43,7 @@ _LAUNCH_US = 4.0
 
 # Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
 
-_CALL_US = 12.0
+_CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
 _BESIDE = 1.055
@@ -55,7 +55,7 @@ _WITH_ADDED = 1.2
 _ARRIVING, _SHARED = 1.01, 1.04
 """What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
 
-_SHARED_US, _SHARED_GB_PER_S = 40.0, 283.0
+_SHARED_US, _SHARED_GB_PER_S = 6.0, 255.0
 """Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
 are multiplied for as long as the link is slower than these."""
 

@@ -172,11 +172,12 @@ def _wait_flag(scope: Scope, *, or_later: bool = False) -> str:
 }}"""
 
 
-def _signal_flag(scope: Scope) -> str:
+def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
+    what = "Sets the flag; what was done before is visible to whoever finds the value."
     return _plain(
-        "Sets the flag; what was done before is visible to whoever finds the value.",
-        f"{flag_name('signal_flag', scope)}(int* flag, int value)",
-        f"st.release.{scope.value}.global.s32 [%0], %1",
+        what if releases else "Sets the flag, and orders nothing.",
+        f"{flag_name('signal_flag' if releases else 'set_flag', scope)}(int* flag, int value)",
+        f"st.{'release' if releases else 'relaxed'}.{scope.value}.global.s32 [%0], %1",
         '"l"(flag), "r"(value)',
     )
 
@@ -275,6 +276,7 @@ def _mbarriers() -> dict[str, str]:
         **{flag_name("wait_flag", scope): _wait_flag(scope) for scope in Scope},
         **{flag_name("wait_count", scope): _wait_flag(scope, or_later=True) for scope in Scope},
         **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
+        **{flag_name("set_flag", scope): _signal_flag(scope, releases=False) for scope in Scope},
     }
 
 

@@ -222,12 +222,14 @@ class TeamBarrier:
 @dataclass(frozen=True, slots=True)
 class SignalFlag:
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
-    passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release."""
+    passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release.
+    releases: False where nobody waits for the value, and nothing need be visible."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
+    releases: bool = True
 
 
 @dataclass(frozen=True, slots=True)

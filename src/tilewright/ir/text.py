@@ -211,7 +211,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             behind = ", when the copies of this thread have landed" if stmt.behind_copies else ""
             return f"arrive at {expr.place(stmt.place)}{far}{behind}"
         case async_stmt.SignalFlag():
-            return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
+            word = "signal" if stmt.releases else "set"
+            return f"{word} {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitFlag():
             sign = ">=" if stmt.or_later else "=="
             return f"wait for {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"

@@ -53,7 +53,9 @@ class FlagOp(UnitOp):
 
 @dataclass(slots=True)
 class SignalFlagOp(FlagOp):
-    """A thread sets a flag."""
+    """A thread sets a flag. releases: whoever finds the value knows what the thread knew."""
+
+    releases: bool = True
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -69,7 +71,8 @@ class SignalFlagOp(FlagOp):
             known.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             gpu = _gpu(units.batch, row // units.clocks.warps)
-            known.set(flag, value, Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM))
+            setting = Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM)
+            known.set(flag, value, setting if self.releases else None)
         units.clocks.tick(np.unique(rows))
 
 

@@ -24,7 +24,6 @@ from tilewright.frontend.options import PLAIN
 warnings.simplefilter("ignore")
 
 EVERY_GATHER = (*GATHERS, ARRIVING)
-EVERY_SCATTER = (*SCATTERS, Plan("scatter direct"), Plan("scatter direct", 2))
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -72,7 +71,7 @@ def case_scatters(rank: int, ranks: int) -> None:
         bound = (2 + ranks) * UNIT[dtype] + 2 * k * 2.0**-24
         bound = bound * sum(a.double().abs() @ b.double().abs() for a, b in parts)[own]
         waits = dtype is not torch.float32 and k % 8 == 0 and n % 8 == 0 and m in (512, 1)  # own rows are whole tiles
-        for plan in (*EVERY_SCATTER, SHARED) if waits else EVERY_SCATTER:
+        for plan in (*SCATTERS, SHARED) if waits else SCATTERS:
             first, again = scatter(*parts[rank], plan), scatter(*parts[rank], plan)
             assert torch.equal(first, again), (plan, dtype, m, n, k)
             assert ((first.double() - exact).abs() <= bound).all(), (plan, dtype, m, n, k)
@@ -106,7 +105,7 @@ def case_late_ranks(rank: int, ranks: int) -> None:
     expected = torch.cat([tilewright.matmul(shard, b) for shard in shards])
     x, y = normal(300, 256, seed=60 + rank), normal(256, 384, seed=70 + rank)
     tall = normal(512, 256, seed=80 + rank)
-    rows_of = {plan: tall if plan == SHARED else x for plan in (*EVERY_SCATTER, SHARED)}
+    rows_of = {plan: tall if plan == SHARED else x for plan in (*SCATTERS, SHARED)}
     scattered = {plan: scatter(rows, y, plan) for plan, rows in rows_of.items()}
     gathered = {plan: gather(shards[rank], b, plan) for plan in EVERY_GATHER}
     assert torch.equal(gathered[GATHERS[0]], expected)
@@ -127,7 +126,7 @@ def case_graphs(rank: int, ranks: int) -> None:
     static = normal(256, 512, seed=rank)
     b, x, y = normal(512, 384, seed=50 + rank), normal(300, 256, seed=60 + rank), normal(256, 384, seed=70 + rank)
     tall = normal(512, 256, seed=80 + rank)
-    for first, second in zip(itertools.cycle(EVERY_GATHER), (*EVERY_SCATTER, SHARED), strict=False):
+    for first, second in zip(itertools.cycle(EVERY_GATHER), (*SCATTERS, SHARED), strict=False):
 
         def both(first: Plan = first, second: Plan = second) -> tuple[Any, Any]:
             return gather(static, b, first), scatter(tall if second == SHARED else x, y, second)

@@ -24,17 +24,14 @@ from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.timeline import slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
 
 warnings.simplefilter("ignore")
 
-GATHERS = [Plan("gather"), Plan("gather merged"), ARRIVING]
-SCATTERS = [
-    Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged"),
-    Plan("scatter added"),
-    SHARED,
-]  # fmt: skip
+GATHERS = [Plan("gather"), Plan("gather exchanged"), ARRIVING]
+SCATTERS = [Plan("scatter"), Plan("scatter", 2), Plan("scatter added"), Plan("scatter exchanged"), SHARED]
 
 
 class Memory:
@@ -160,6 +157,49 @@ class Summed:
         out.copy_(total)
 
 
+class Exchanged:
+    """In the place of kernels by which threads exchange rows. The flags are words: whether a peer may be written, and
+    whether what it sends is there."""
+
+    def __init__(self, rows: tuple[int, ...], rank: int, received: Any, flags: Any, device: Any) -> None:
+        self.rows, self.rank, self.received, self.flags = rows, rank, received, flags
+        self.bounds = [0, *itertools.accumulate(rows)]
+
+    def plan(self, source: Any, summed: bool) -> None: ...
+
+    def meet(self, which: int) -> None:
+        others = [peer for peer in range(len(self.rows)) if peer != self.rank]
+        for peer in others:
+            ctypes.c_int32.from_address(self.flags[peer] + 4 * (2 * self.rank + which)).value = 1
+        for peer in others:
+            word, end = ctypes.c_int32.from_address(self.flags[self.rank] + 4 * (2 * peer + which)), time.monotonic()
+            while word.value != 1:
+                assert time.monotonic() < end + 20, "a peer never comes"
+            word.value = 0
+
+    def start(self, source: Any, out: Any, stream: int) -> None:
+        self.meet(0)
+        row = source.shape[1] * source.element_size()
+        for peer, count in enumerate(self.rows):
+            if out is None:
+                at, part = self.bounds[self.rank], source
+            else:
+                at, part = slot_of(self.rank, peer, self.rows), source[self.bounds[peer] : self.bounds[peer + 1]]
+            if out is None or peer != self.rank:
+                ctypes.memmove(self.received[peer] + at * row, part.contiguous().data_ptr(), part.shape[0] * row)
+            assert out is None or part.shape[0] == count
+        self.meet(1)
+        if out is None:
+            return
+        total = source[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
+        for peer in range(len(self.rows)):
+            if peer != self.rank:
+                part, at = torch.empty_like(total), slot_of(peer, self.rank, self.rows)
+                ctypes.memmove(part.data_ptr(), self.received[self.rank] + at * row, part.numel() * part.element_size())
+                total += part
+        out.copy_(total)
+
+
 @contextmanager
 def gpus() -> Any:
     made: list[Memory] = []
@@ -175,6 +215,7 @@ def gpus() -> Any:
         patch.object(symmetric, "compute", multiplied),
         patch.object(symmetric, "ArrivingProducts", Arriving),
         patch.object(symmetric, "SummedProducts", Summed),
+        patch.object(symmetric, "Exchanges", Exchanged),
         patch.object(symmetric_memory, "empty", empty),
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),
         patch.object(products, "agreed", lambda own, group: replace(judged(own, group), peers=True)),
@@ -220,7 +261,7 @@ def case_memory_grows(rank: int, ranks: int) -> None:
     with gpus():
         for width in (16, 1 << 14, 16):
             a, b = integers(64, width, seed=rank), integers(width, 8, seed=9)
-            (found,) = products.computed(GATHER, a, (b,), dist.group.WORLD, PLAIN)
+            (found,) = products.computed(GATHER, a, (b,), dist.group.WORLD, PLAIN, None, Plan("gather"))
             assert torch.equal(found, torch.cat([integers(64, width, seed=i) for i in range(ranks)]) @ b)
         assert len(products.state_of(dist.group.WORLD).retired) == 1
         assert symmetric.Workspace is type(products.state_of(dist.group.WORLD).workspaces[GATHER])

@@ -51,8 +51,8 @@ def test_large_products_hide_most_of_what_they_wait_for() -> None:
 
 
 def test_few_rows_are_one_product() -> None:
-    assert chosen(True, Work((32, 32), 4096, 7168), NVLINK) in (Plan("gather merged"), ARRIVING)
-    assert chosen(False, Work((32, 32), 2048, 14336), NVLINK) in (Plan("scatter merged"), SHARED)
+    assert chosen(True, Work((32, 32), 4096, 7168), NVLINK) == Plan("gather exchanged")
+    assert chosen(False, Work((32, 32), 2048, 14336), NVLINK) == Plan("scatter exchanged")
 
 
 def test_ranks_do_not_add_up_in_the_kernels_where_tiles_would_be_low() -> None:

@@ -15,19 +15,20 @@ import pytest
 from tilewright.distributed.timeline import (
     CHANNELS,
     DATA,
-    FREE,
     MOST_PIECES,
     Add,
     Await,
     Buffer,
     Copy,
+    Exchange,
     Lane,
     Multiply,
     Rows,
     Signal,
     Step,
     all_gather_steps,
-    merged_reduce_scatter_steps,
+    exchanged_all_gather_steps,
+    exchanged_reduce_scatter_steps,
     pieces_of,
     reduce_scatter_steps,
     shared_reduce_scatter_steps,
@@ -38,16 +39,15 @@ from tilewright.distributed.timeline import (
 Steps = Callable[[int, tuple[int, ...]], tuple[Step, ...]]
 GATHERS: dict[str, Steps] = {
     "shards": all_gather_steps,
-    "merged": partial(all_gather_steps, merged=True),
     "arriving": partial(all_gather_steps, arriving=True),
+    "exchanged": exchanged_all_gather_steps,
 }
 SCATTERS: dict[str, Steps] = {
     "one piece": reduce_scatter_steps,
     "three pieces": partial(reduce_scatter_steps, pieces=3),
-    "direct": partial(reduce_scatter_steps, pieces=2, direct=True),
     "added": partial(reduce_scatter_steps, adds=True),
-    "merged": merged_reduce_scatter_steps,
     "shared": shared_reduce_scatter_steps,
+    "exchanged": exchanged_reduce_scatter_steps,
 }
 ROWS = [(2, 2), (3, 1), (0, 5), (300, 130), (2, 1, 2), (1, 0, 2, 3)]
 CALLS = 3
@@ -66,10 +66,7 @@ class Machine:
         self.rows = rows
         self.a, self.b, self.random = a, b, np.random.default_rng(seed)
         total, width = sum(rows), b[0].shape[1]
-        self.flags = {
-            (owner, source, c): int(c == FREE)
-            for owner, source, c in itertools.product(range(ranks), range(ranks), range(CHANNELS))
-        }
+        self.flags = dict.fromkeys(itertools.product(range(ranks), range(ranks), range(CHANNELS)), 0)
         self.memory: list[dict[Buffer, Any]] = [
             {
                 Buffer.GATHERED: np.full((total, a[0][0].shape[1]), np.nan),
@@ -79,6 +76,7 @@ class Machine:
             for _ in range(ranks)
         ]
         self.results = [[np.full((height or rows[rank], width), np.nan) for rank in range(ranks)] for _ in range(CALLS)]
+        self.met: dict[tuple[int, str], set[int]] = {}
         self.steps = [steps(rank, rows) for rank in range(ranks)]
         self.ended: list[list[set[int]]] = [[set() for _ in range(ranks)] for _ in range(CALLS)]
         self.lanes = {(rank, lane): self.program(rank, lane) for rank in range(ranks) for lane in Lane}
@@ -109,6 +107,9 @@ class Machine:
                 assert self.flags[flag] == 0, f"flag {flag} is set twice"
                 self.flags[flag] = 1
                 return
+            case Exchange():
+                yield from self.exchange(call, rank, step)
+                return
             case Multiply(shared=(_, *_)):
                 yield from self.multiply_shared(call, rank, step)
                 return
@@ -123,11 +124,40 @@ class Machine:
                 value = sum(self.at(call, rank, rows) for rows in step.added)
             case Copy():
                 value = self.at(call, rank, step.source).copy()
-        target = self.at(call, rank if isinstance(step, Add) or step.peer is None else step.peer, step.target)
+        peer = step.peer if isinstance(step, Copy) else None
+        target = self.at(call, rank if peer is None else peer, step.target)
         assert target.shape == value.shape
         target[...] = np.nan
         yield True
         target[...] = value
+
+    def meet(self, call: int, which: str, rank: int) -> Any:
+        self.met.setdefault((call, which), set()).add(rank)
+        while len(self.met[call, which]) < len(self.rows):
+            yield False
+
+    def exchange(self, call: int, rank: int, step: Exchange) -> Any:
+        """Ranks meet, write to each other, and meet again."""
+        source, starts, ranks = self.at(call, rank, step.source), starts_of(self.rows), range(len(self.rows))
+        yield from self.meet(call, "ready", rank)
+        for peer in ranks:
+            kept = slice(starts[peer], starts[peer] + self.rows[peer])
+            if not step.summed:
+                whole = self.memory[peer][Buffer.GATHERED]
+                here, value = whole[starts[rank] : starts[rank] + self.rows[rank]], source
+            elif peer != rank:
+                here, value = self.received(peer, rank), source[kept]
+            else:
+                continue
+            here[...] = np.nan
+            yield True
+            here[...] = value
+        yield from self.meet(call, "data", rank)
+        if step.summed:
+            own = source[starts[rank] : starts[rank] + self.rows[rank]]
+            self.at(call, rank, step.target)[...] = sum(
+                own if peer == rank else self.received(rank, peer) for peer in ranks
+            )
 
     def multiply_arriving(self, call: int, rank: int, step: Multiply) -> Any:
         """The rows of a rank are read when its flag is found; results are there when all are."""

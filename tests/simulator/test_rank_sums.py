@@ -186,3 +186,13 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
     for other in ({"problems": Problems.STRIDED}, {"arriving": True}):
         with pytest.raises(LoweringError, match=r"Ranks share out the k of one|Rows of A can arrive"):
             _ = replace(built(SMALL), **other).kernel  # type: ignore[arg-type]
+
+
+def test_a_flag_that_releases_nothing_orders_nothing() -> None:
+    def careless(kernel: Kernel) -> Kernel:
+        path = flag_paths(kernel, ONE)[0]
+        return edited(kernel, path, lambda stmt: (replace(stmt, releases=False),))
+
+    kernel, ranks = small(careless)
+    with pytest.raises(SimulationError, match=r"Race on peer_rank_sums\[\d+\]"):
+        run_of(kernel, ranks)

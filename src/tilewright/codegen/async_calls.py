@@ -41,9 +41,11 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
         case async_stmt.SignalFlag():
-            return call(flag_name("signal_flag", stmt.scope), address(stmt.place), expr(stmt.value))
+            name = "signal_flag" if stmt.releases else "set_flag"
+            return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
         case async_stmt.WaitFlag():
-            return call(flag_name("wait_flag", stmt.scope), address(stmt.place), expr(stmt.value))
+            name = "wait_count" if stmt.or_later else "wait_flag"
+            return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
         case async_stmt.WaitBarrier():
             name = "wait_barrier_of_cluster" if stmt.of_cluster else "wait_barrier"
             return call(name, address(stmt.place), expr(stmt.parity))

@@ -191,22 +191,30 @@ def flag_name(name: str, scope: Scope) -> str:
     return name if scope is Scope.GPU else f"{name}_of_system"
 
 
-def _wait_flag(scope: Scope) -> str:
+def _wait_flag(scope: Scope, *, or_later: bool = False) -> str:
+    what, name, again = ("has this value", "wait_flag", "found != value")
+    if or_later:
+        what, name, again = (
+            "has this value or a later one",
+            "wait_count",
+            "int(unsigned(found) - unsigned(value)) < 0",
+        )
     return f"""\
-// Waits until the flag has this value; what was done before it was set is visible from here on.
-{_HEAD} void {flag_name("wait_flag", scope)}(const int* flag, int value) {{
+// Waits until the flag {what}; what was done before it was set is visible from here on.
+{_HEAD} void {flag_name(name, scope)}(const int* flag, int value) {{
     int found;
     do {{
         asm volatile("ld.acquire.{scope.value}.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
-    }} while (found != value);
+    }} while ({again});
 }}"""
 
 
-def _signal_flag(scope: Scope) -> str:
+def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
+    what = "Sets the flag; what was done before is visible to whoever finds the value."
     return _plain(
-        "Sets the flag; what was done before is visible to whoever finds the value.",
-        f"{flag_name('signal_flag', scope)}(int* flag, int value)",
-        f"fence.acq_rel.{scope.value}; st.release.{scope.value}.global.s32 [%0], %1",
+        what if releases else "Sets the flag, and orders nothing.",
+        f"{flag_name('signal_flag' if releases else 'set_flag', scope)}(int* flag, int value)",
+        f"st.{'release' if releases else 'relaxed'}.{scope.value}.global.s32 [%0], %1",
         '"l"(flag), "r"(value)',
     )
 
@@ -303,7 +311,9 @@ def _mbarriers() -> dict[str, str]:
         "wait_barrier_of_cluster": _WAIT_BARRIER_OF_CLUSTER,
         **{store_async_name(count): _store_async(count) for count in (1, 2, 4)},
         **{flag_name("wait_flag", scope): _wait_flag(scope) for scope in Scope},
+        **{flag_name("wait_count", scope): _wait_flag(scope, or_later=True) for scope in Scope},
         **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
+        **{flag_name("set_flag", scope): _signal_flag(scope, releases=False) for scope in Scope},
     }
 
 

@@ -26,6 +26,7 @@ from tilewright.ir.visit import Path, exprs_of, walk, walk_expr, written
 from tilewright.ir.work import Problems
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.coded_product import CodedProduct
+from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.quantization import Quantization
@@ -228,7 +229,7 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
             scales.line(one.name) if scales is not None and one.name in BLOCK_SCALES else operand_line(one, problem)
             for one in problem.matrices
         )
-    others = (CodedProduct, Quantization, Relayout, Reduction, RowSums, Scaling, Splitting, WeightCoding)
+    others = (CodedProduct, Exchange, Quantization, Relayout, Reduction, RowSums, Scaling, Splitting, WeightCoding)
     assert isinstance(problem, others), f"no description of a {type(problem).__name__}"
     return problem.title, problem.matrix_lines
 

@@ -24,8 +24,8 @@ def all_gather_matmul(
     ranks ask each other when they meet operands of new shapes, and remember it: give it where only some ranks change
     their m. out_dtype and precision: as in `matmul`. All ranks make the same calls in the same order.
 
-    On the GPUs of one host, copy engines push rows into symmetric memory of the peers, and a product starts when its
-    rows are there; the bits are those of `matmul` of each rank's rows. Elsewhere a collective comes first, and a
+    On the GPUs of one host, copy engines or threads store rows into symmetric memory of the peers, and a product starts
+    when its rows are there; the bits are those of `matmul` of each rank's rows, or of all rows. Elsewhere a collective comes first, and a
     warning says so once. It can be captured in a CUDA graph after one call of the same kind. Gradients are products of
     the same kinds.
 

@@ -17,11 +17,11 @@ from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
-    FREE,
     Add,
     Await,
     Buffer,
     Copy,
+    Exchange,
     Lane,
     Multiply,
     Signal,
@@ -43,7 +43,7 @@ _LAUNCH_US = 4.0
 
 # Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
 
-_CALL_US = 12.0
+_CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
 _BESIDE = 1.055
@@ -55,9 +55,13 @@ _WITH_ADDED = 1.2
 _ARRIVING, _SHARED = 1.01, 1.04
 """What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
 
-_SHARED_US, _SHARED_GB_PER_S = 40.0, 283.0
+_SHARED_US, _SHARED_GB_PER_S = 6.0, 255.0
 """Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
 are multiplied for as long as the link is slower than these."""
+
+_EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
+"""Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
+store."""
 
 _SHARE_OF_LOCAL_COPY = 0.35
 """Of the nominal bandwidth, that a copy inside a GPU reaches, read and written."""
@@ -140,8 +144,9 @@ class _Ranks:
         self.free_at = dict.fromkeys(self.lanes, 0.0)
         self.ended: list[dict[int, float]] = [{} for _ in ranks]
         self.begun: dict[tuple[int, int], float] = {}
-        """When own tiles of a product that ranks share are done, until what the others send is there."""
-        self.set_at = {(rank, peer, FREE): 0.0 for rank in ranks for peer in ranks}
+        """When own tiles of a product that ranks share are done, or a rank has come to an exchange, until what the
+        others send is there."""
+        self.set_at = dict[tuple[int, int, int], float]()
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
     def finish(self) -> float:
@@ -153,7 +158,8 @@ class _Ranks:
             at, place = min(ready)
             self._run(at, place)
         assert not any(self.lanes.values()), "the ranks wait for each other"
-        return _CALL_US + max(end for ended in self.ended for end in ended.values())
+        forks = any(step.lane is not Lane.CALLER for steps in self.steps for step in steps)
+        return _CALL_US * forks + max(end for ended in self.ended for end in ended.values())
 
     def _ready(self, place: tuple[int, Lane]) -> float | None:
         """When the next step of a lane can begin, as far as is known; None where a step that it waits for has not
@@ -170,10 +176,13 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
-        if not isinstance(step, Multiply):
+        if not isinstance(step, Multiply | Exchange):
             return at
         own = self.begun.get((rank, waiting[0]))
-        awaited = step.arrivals if own is None else step.shared if step.target.count else ()
+        if isinstance(step, Exchange):
+            awaited = () if own is None else self._peers(rank)
+        else:
+            awaited = step.arrivals if own is None else step.shared if step.target.count else ()
         if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
         return at if own is None else max([own, *(self.set_at[rank, peer, DATA] for peer in awaited)])
@@ -185,14 +194,17 @@ class _Ranks:
         if isinstance(step, Multiply) and step.shared and (rank, number) not in self.begun:
             self.begun[rank, number] = self._shared(at, rank, step)
             return
+        if isinstance(step, Exchange) and (rank, number) not in self.begun:
+            self.begun[rank, number] = at + _LAUNCH_US
+            self.set_at |= {(peer, rank, DATA): at + _LAUNCH_US for peer in self._peers(rank)}
+            return
         self.lanes[place].pop(0)
         match step:
             case Await():
                 del self.set_at[rank, step.peer, step.channel]
                 end = at
             case Signal():
-                if step.channel != FREE:  # the next call finds that one
-                    self.set_at[step.peer, rank, step.channel] = at + link.flag_us
+                self.set_at[step.peer, rank, step.channel] = at + link.flag_us
                 end = at
             case Copy():
                 width = self._width(step.target.buffer)
@@ -203,6 +215,10 @@ class _Ranks:
             case Add():
                 moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
                 end = at + _LAUNCH_US + moved / self.costs.dram_bytes_per_us
+            case Exchange():
+                for peer in self._peers(rank):
+                    del self.set_at[rank, peer, DATA]
+                end = at + self._exchanged(step)
             case Multiply(shared=(_, *_)):
                 for peer in step.shared if step.target.count else ():
                     del self.set_at[rank, peer, DATA]
@@ -210,6 +226,17 @@ class _Ranks:
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
+
+    def _peers(self, rank: int) -> tuple[int, ...]:
+        return tuple(peer for peer in range(len(self.steps)) if peer != rank)
+
+    def _exchanged(self, step: Exchange) -> float:
+        """From when all ranks have come to an exchange until its end."""
+        width, ranks = self._width(step.source.buffer), len(self.steps)
+        rows = step.source.count - step.target.count if step.summed else (ranks - 1) * step.source.count
+        moved = (ranks + 1) * step.target.count if step.summed else 0
+        rate = min(self.costs.link.gb_per_s, _EXCHANGE_GB_PER_S)
+        return _EXCHANGE_US + rows * width / rate / 1e3 + moved * width / self.costs.dram_bytes_per_us
 
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
@@ -222,8 +249,6 @@ class _Ranks:
             begin = max(heapq.heappop(sms), arrived)
             end = max(end, begin + each)
             heapq.heappush(sms, begin + each)
-        if step.peer is not None:
-            end = max(end, at + self.costs.link.copy_us(step.target.count * self._width(step.target.buffer)))
         return end + added
 
     def _shared(self, at: float, rank: int, step: Multiply) -> float:

@@ -11,7 +11,8 @@ from tilewright.distributed.overlap import Costs, Work, predicted_us
 from tilewright.distributed.timeline import (
     Step,
     all_gather_steps,
-    merged_reduce_scatter_steps,
+    exchanged_all_gather_steps,
+    exchanged_reduce_scatter_steps,
     reduce_scatter_steps,
     shared_reduce_scatter_steps,
     starts_of,
@@ -19,23 +20,22 @@ from tilewright.distributed.timeline import (
 
 Kind = Literal[
     "gather",
-    "gather merged",
     "gather arriving",
+    "gather exchanged",
     "scatter",
-    "scatter direct",
     "scatter added",
-    "scatter merged",
     "scatter shared",
+    "scatter exchanged",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
-    one product whose kernel waits for the rows of each rank. scatter: products of pieces, which copy engines send.
-    scatter direct: products write into the memory of the owner. scatter added: what others sent is added to the product
-    of own rows when it is done. scatter merged: one product of all rows. scatter shared: one product, whose kernels on
-    all ranks add up.
+    """gather: a product for the rows of each rank, which copy engines push. gather arriving: one product whose kernel
+    waits for the rows of each rank. gather exchanged: threads store rows into the memory of all ranks, before one
+    product. scatter: products of pieces, which copy engines push. scatter added: what others sent is added to the
+    product of own rows when it is done. scatter shared: one product, whose kernels on all ranks add up. scatter
+    exchanged: one product, parts of which threads store into the memory of their owners.
 
     pieces: of the rows of each rank, in a scatter.
     """
@@ -53,24 +53,33 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
-    if plan.kind in ("gather", "gather merged", "gather arriving"):
-        merged, arriving = plan.kind == "gather merged", plan.kind == "gather arriving"
-        return all_gather_steps(rank, rows, merged=merged, arriving=arriving)
-    if plan.kind == "scatter shared":
-        return shared_reduce_scatter_steps(rank, rows)
-    if plan.kind == "scatter merged":
-        return merged_reduce_scatter_steps(rank, rows)
-    direct, adds = plan.kind == "scatter direct", plan.kind == "scatter added"
-    return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=direct, adds=adds)
+    match plan.kind:
+        case "gather" | "gather arriving":
+            return all_gather_steps(rank, rows, arriving=plan.kind == "gather arriving")
+        case "gather exchanged":
+            return exchanged_all_gather_steps(rank, rows)
+        case "scatter exchanged":
+            return exchanged_reduce_scatter_steps(rank, rows)
+        case "scatter shared":
+            return shared_reduce_scatter_steps(rank, rows)
+        case "scatter" | "scatter added":
+            return reduce_scatter_steps(rank, rows, pieces=plan.pieces, adds=plan.kind == "scatter added")
 
 
 _NEARLY = 1.03
 
-GATHERS = Plan("gather"), Plan("gather merged")
+GATHERS = Plan("gather"), Plan("gather exchanged")
 ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")
 """By one kernel on each rank, which not every product has."""
 
-SCATTERS = Plan("scatter merged"), Plan("scatter added"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
+EXCHANGED = Plan("gather exchanged"), Plan("scatter exchanged")
+"""By threads, which every product has that is not empty."""
+
+SCATTERS = (
+    Plan("scatter exchanged"),
+    Plan("scatter added"),
+    *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8)),
+)
 
 
 _TILE_ROWS = 128

@@ -7,20 +7,21 @@ behind the other: rank 0 has the first `rows[0]`.
 
 A flag is one word in the memory of the rank that waits for it: another rank sets it to 1, a wait sets it back to 0.
 A flag that may still be 1 is not set: a rank pushes data only after the flag FREE of the peer, which the peer sets when
-it has read the data before; FREE begins with 1.
+its call begins, so that it has read the data of the call before. Copies begin some microseconds later than if flags
+were set behind the last reader; but no step of a call then comes behind its last product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import accumulate
 
 from tilewright.units import ceil_div, round_up
 
 FREE = 0
-"""The channel of the flags that say that a buffer may be written again."""
+"""The channel of the flags that say that a rank's buffer may be written."""
 
 DATA = 1
 """The channel of the flags that say that data lies there: of the first piece; the next pieces have the next ones."""
@@ -61,16 +62,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own. arrivals:
-    peers whose rows of the source arrive meanwhile, in this order: the kernel waits for their flags of DATA, and leaves
-    them as they are. shared: peers with which the kernel adds up, by flags of its own: its sums of their rows go to
-    their memory, in this order, and those that they send of own rows are added before these are written."""
+    """target = source @ b + the sum of `added`. arrivals: peers whose rows of the source arrive meanwhile, in this
+    order: the kernel waits for their flags of DATA, and leaves them as they are. shared: peers with which the kernel
+    adds up, by flags of its own: its sums of their rows go to their memory, in this order, and those that they send of
+    own rows are added before these are written."""
 
     lane: Lane
     source: Rows
     target: Rows
     added: tuple[Rows, ...] = ()
-    peer: int | None = None
     after: tuple[int, ...] = ()
     arrivals: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
@@ -83,6 +83,19 @@ class Add:
     lane: Lane
     added: tuple[Rows, ...]
     target: Rows
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A kernel that stores rows into the memory of all ranks, and waits for what they store: own rows of the source, to
+    all of them; or parts of the rows that each keeps (summed), whose sums in the order of the ranks are the target.
+    Ranks meet before it and in it, so that it takes no flags."""
+
+    lane: Lane
+    source: Rows
+    target: Rows
+    summed: bool = False
     after: tuple[int, ...] = ()
 
 
@@ -117,7 +130,7 @@ class Await:
     after: tuple[int, ...] = ()
 
 
-Step = Multiply | Add | Copy | Signal | Await
+Step = Multiply | Add | Exchange | Copy | Signal | Await
 """Steps of one lane run in order. after: steps of other lanes, by their number, that end before this one begins."""
 
 
@@ -147,88 +160,81 @@ def slot_of(source: int, owner: int, rows: Sequence[int]) -> int:
     return (source if source < owner else source - 1) * rows[owner]
 
 
-def all_gather_steps(
-    rank: int, rows: Sequence[int], *, merged: bool = False, arriving: bool = False
-) -> tuple[Step, ...]:
+def all_gather_steps(rank: int, rows: Sequence[int], *, arriving: bool = False) -> tuple[Step, ...]:
     """The rows of all ranks, times b: each rank pushes its own to the others while it multiplies them.
 
     The peer that needs them first comes first: a rank multiplies its own rows, then those of the next ranks in turn.
-    merged: one product of all rows when they have arrived. arriving: one product of all rows, whose kernel waits for
-    those of each rank; its flags are set back when it has ended, before the peers are told so.
+    arriving: one product of all rows, whose kernel waits for
+    those of each rank; its flags are set back when it has ended.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
     own = Rows(Buffer.A, 0, rows[rank])
     places = [Rows(Buffer.GATHERED, start, count) for start, count in zip(starts, rows, strict=True)]
-    for distance in range(1, ranks):
-        peer = (rank - distance) % ranks
+    others = [(rank + distance) % ranks for distance in range(1, ranks)]
+    steps += [Signal(Lane.COPIES, peer, FREE) for peer in others]
+    for peer in reversed(others):
         steps.append(Await(Lane.COPIES, peer, FREE))
         if rows[rank]:
             steps.append(Copy(Lane.COPIES, own, places[rank], peer))
         steps.append(Signal(Lane.COPIES, peer, DATA))
-    others = [(rank + distance) % ranks for distance in range(1, ranks)]
-    if merged or arriving:
+    if arriving:
         if rows[rank]:
             steps.append(Copy(Lane.CALLER, own, places[rank], None))
-        if not arriving:
-            steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
         everything = Rows(Buffer.GATHERED, 0, sum(rows)), Rows(Buffer.RESULT, 0, sum(rows))
-        last = _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others) if arriving else ()))
-        if arriving:
-            steps += [Await(Lane.COPIES, peer, DATA, last) for peer in others]
-        return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others))
+        _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others)))
+        return (*steps, *(Await(Lane.CALLER, peer, DATA) for peer in others))
     _multiplied(steps, Multiply(Lane.CALLER, own, Rows(Buffer.RESULT, starts[rank], rows[rank])))
     for number, peer in enumerate(others):
         lane = (Lane.SECOND, Lane.CALLER)[number % 2]
         steps.append(Await(lane, peer, DATA))
         target = Rows(Buffer.RESULT, starts[peer], rows[peer])
-        steps.append(Signal(Lane.COPIES, peer, FREE, _multiplied(steps, Multiply(lane, places[peer], target))))
+        _multiplied(steps, Multiply(lane, places[peer], target))
     return tuple(steps)
 
 
-def _multiplied(steps: list[Step], product: Multiply) -> tuple[int, ...]:
-    """The number of the last step, which is the product; a product without rows is left out."""
+def _multiplied(steps: list[Step], product: Multiply) -> None:
+    """A product without rows is left out."""
     if product.target.count:
         steps.append(product)
-    return (len(steps) - 1,)
 
 
-def reduce_scatter_steps(
-    rank: int, rows: Sequence[int], *, pieces: int = 1, direct: bool = False, adds: bool = False
-) -> tuple[Step, ...]:
+def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, adds: bool = False) -> tuple[Step, ...]:
     """The sum over ranks of products, of which each rank keeps its own rows.
 
     A rank multiplies the rows of the next ranks first, and pushes each piece to its owner when it is done. Own rows
     come last, and what the others sent is added to their accumulators. Products follow each other in one stream: of two
-    that begin at once a GPU may finish the later one first. direct: products write into the owner's memory.
+    that begin at once a GPU may finish the later one first.
     adds: what the others sent is added when own rows are done, so that these wait for nothing; one piece.
     """
-    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    ranks, starts = len(rows), starts_of(rows)
+    steps = _free(rank, rows)
     for distance in range(1, ranks):
         peer = (rank + distance) % ranks
-        freed = _awaited(steps, peer) if rows[peer] else ()
+        if rows[peer]:
+            steps.append(Await(Lane.COPIES, peer, FREE))
         for number, (first, count) in enumerate(pieces_of(rows[peer], pieces)):
-            source = Rows(Buffer.A, starts[peer] + first, count)
             partial = Rows(Buffer.PARTIAL, starts[peer] + first, count)
             received = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows) + first, count)
-            product = Multiply(Lane.CALLER, source, partial)
-            steps.append(replace(product, target=received, peer=peer, after=freed) if direct else product)
-            done = (len(steps) - 1,)
-            if not direct:
-                steps.append(Copy(Lane.COPIES, partial, received, peer, done))
-            steps.append(Signal(Lane.COPIES, peer, DATA + number, done))
-    others, last = [peer for peer in range(ranks) if peer != rank], list[int]()
+            steps.append(Multiply(Lane.CALLER, Rows(Buffer.A, starts[peer] + first, count), partial))
+            steps.append(Copy(Lane.COPIES, partial, received, peer, (len(steps) - 1,)))
+            steps.append(Signal(Lane.COPIES, peer, DATA + number))
+    others = [peer for peer in range(ranks) if peer != rank]
     if adds and rows[rank]:
         own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
         steps.append(Multiply(Lane.CALLER, Rows(Buffer.A, starts[rank], rows[rank]), own))
         steps += _added(rank, rows, others)
-        last.append(len(steps) - 1)
     for number, (first, count) in enumerate(() if adds else pieces_of(rows[rank], pieces)):
         steps += [Await(Lane.CALLER, peer, DATA + number) for peer in others]
         added = tuple(Rows(Buffer.RECEIVED, slot_of(peer, rank, rows) + first, count) for peer in others)
         source, target = Rows(Buffer.A, starts[rank] + first, count), Rows(Buffer.RESULT, first, count)
         steps.append(Multiply(Lane.CALLER, source, target, added))
-        last.append(len(steps) - 1)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, tuple(last)) for peer in others if last))
+    return tuple(steps)
+
+
+def _free(rank: int, rows: Sequence[int], lane: Lane = Lane.COPIES) -> list[Step]:
+    """Tells all ranks that they may write what this one receives of its own rows."""
+    peers = [peer for peer in range(len(rows)) if peer != rank and rows[rank]]
+    return [Signal(lane, peer, FREE) for peer in peers]
 
 
 def _added(rank: int, rows: Sequence[int], others: Sequence[int]) -> list[Step]:
@@ -240,36 +246,24 @@ def _added(rank: int, rows: Sequence[int], others: Sequence[int]) -> list[Step]:
     return [*waits, Add(Lane.CALLER, parts, Rows(Buffer.RESULT, 0, rows[rank]))]
 
 
-def _awaited(steps: list[Step], peer: int) -> tuple[int, ...]:
-    """The number of a step that waits until a peer's buffer may be written."""
-    steps.append(Await(Lane.COPIES, peer, FREE))
-    return (len(steps) - 1,)
+def exchanged_all_gather_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """Rows that threads store into the memory of all ranks, and one product of all of them."""
+    everything = Rows(Buffer.GATHERED, 0, sum(rows))
+    exchange = Exchange(Lane.CALLER, Rows(Buffer.A, 0, rows[rank]), everything)
+    return exchange, Multiply(Lane.CALLER, everything, Rows(Buffer.RESULT, 0, sum(rows)))
 
 
-def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
-    """The same with one product of all rows, whose results are added in the order of the ranks."""
-    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
-    done = _multiplied(steps, Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.PARTIAL, 0, sum(rows))))
-    for distance in range(1, ranks):
-        peer = (rank + distance) % ranks
-        if rows[peer]:
-            _awaited(steps, peer)
-            source = Rows(Buffer.PARTIAL, starts[peer], rows[peer])
-            target = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows), rows[peer])
-            steps += [Copy(Lane.COPIES, source, target, peer, done), Signal(Lane.COPIES, peer, DATA)]
-    if not rows[rank]:
-        return tuple(steps)
-    others = [peer for peer in range(ranks) if peer != rank]
-    steps += _added(rank, rows, others)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))
+def exchanged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """One product of all rows, parts of which threads store into the memory of their owners, and add up."""
+    partial = Rows(Buffer.PARTIAL, 0, sum(rows))
+    exchange = Exchange(Lane.CALLER, partial, Rows(Buffer.RESULT, 0, rows[rank]), summed=True)
+    return Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), partial), exchange
 
 
 def shared_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
     """The same by one kernel on each rank, which writes into the memory of the others and waits for what they write."""
     ranks = len(rows)
     others = tuple((rank + distance) % ranks for distance in range(1, ranks))
-    steps: list[Step] = [Await(Lane.CALLER, peer, FREE) for peer in others if rows[peer]]
+    waits = (Await(Lane.CALLER, peer, FREE) for peer in others if rows[peer])
     source, target = Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.RESULT, 0, rows[rank])
-    steps.append(Multiply(Lane.CALLER, source, target, shared=others))
-    last = (len(steps) - 1,)
-    return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others if rows[rank]))
+    return *_free(rank, rows, Lane.CALLER), *waits, Multiply(Lane.CALLER, source, target, shared=others)

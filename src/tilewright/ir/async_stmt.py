@@ -223,22 +223,26 @@ class TeamBarrier:
 @dataclass(frozen=True, slots=True)
 class SignalFlag:
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
-    passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release."""
+    passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release.
+    releases: False where nobody waits for the value, and nothing need be visible."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
+    releases: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class WaitFlag:
-    """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone."""
+    """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone.
+    or_later: the flag counts, and may have gone on; counters may wrap around."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
+    or_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

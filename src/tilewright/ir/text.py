@@ -211,9 +211,11 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             behind = ", when the copies of this thread have landed" if stmt.behind_copies else ""
             return f"arrive at {expr.place(stmt.place)}{far}{behind}"
         case async_stmt.SignalFlag():
-            return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
+            word = "signal" if stmt.releases else "set"
+            return f"{word} {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitFlag():
-            return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}{_told(stmt.scope)}"
+            sign = ">=" if stmt.or_later else "=="
+            return f"wait for {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitBarrier():
             far = ", which other blocks tell" if stmt.of_cluster else ""
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}{far}"

@@ -6,7 +6,8 @@
 
 Tiles of other ranks come first, so that no kernel waits for one that waits for it. Parts that leave have the format of
 C; what they are added to stays in f32. They lie in the order of the registers, thread beside thread, on the rank that
-keeps the tile: those of rank 0 first. Flags are 0 again when a launch ends.
+keeps the tile: those of rank 0 first. Flags are 0 again when a launch ends: nobody waits for that value, so that its
+store waits for none before it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RankSums(OrderedSums):
             self._meet(),
             *self._chunks(self._add_part()),
             self._meet(),
-            If(one, (SignalFlag(arrived, ZERO, scope=Scope.SYSTEM),)),
+            If(one, (SignalFlag(arrived, ZERO, scope=Scope.SYSTEM, releases=False),)),
         )
         others = If(binary(Op.NE, _SOURCE, OWN_RANK), of_other)
         keep: Body = (For(_SOURCE.name, SHARDS, (others,), rolled=True, note="ranks"), *finish)

@@ -18,6 +18,7 @@ from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.coded import CodedConfig
 from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.configuration import name_of
+from tilewright.kernels.exchange import ExchangeConfig
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.line_splitting import LineSplittingConfig
 from tilewright.kernels.quantization import QuantizationConfig
@@ -32,6 +33,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Shards, Stack
 from tilewright.problem.coded_product import CodedProduct
+from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
@@ -56,6 +58,7 @@ DIMS: tuple[Dim, ...] = ("m", "n", "k")
 _AuxiliaryConfig = (
     CodedConfig
     | CodedWgmmaConfig
+    | ExchangeConfig
     | QuantizationConfig
     | RelayoutConfig
     | ReduceConfig
@@ -65,7 +68,9 @@ _AuxiliaryConfig = (
     | SplittingConfig
     | WeightCodingConfig
 )
-_AuxiliaryProblem = CodedProduct | Quantization | Relayout | Reduction | RowSums | Scaling | Splitting | WeightCoding
+_AuxiliaryProblem = (
+    CodedProduct | Exchange | Quantization | Relayout | Reduction | RowSums | Scaling | Splitting | WeightCoding
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Role(StrEnum):
     FOLD = "fold"
     QUANTIZE = "quantize"
     ROWS = "rows"
+    EXCHANGE = "exchange"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,11 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedMatrix:
-    """A matrix of a problem that has no `Operand`s."""
+    """A matrix of a problem that has no `Operand`s. of_ranks: each rank of a group has one; a kernel is told of all."""
 
     name: str
     dtype: DType
+    of_ranks: bool = False
 
 
 class Problem(Protocol):
@@ -104,7 +105,10 @@ def tma_matrix(problem: Problem, name: str) -> TmaMatrix:
 
 def parameters_of(problem: Problem, *, near: bool) -> tuple[Parameter, ...]:
     """What a kernel takes of one problem, in order."""
-    pointers = (Parameter(matrix.name, matrix.dtype, is_pointer=True) for matrix in problem.matrices)
+    pointers = (
+        Parameter(one.name, one.dtype, is_pointer=True, of_ranks=isinstance(one, NamedMatrix) and one.of_ranks)
+        for one in problem.matrices
+    )
     return (*pointers, *(Parameter(scalar.name, scalar.kind.dtype(near=near)) for scalar in problem.scalars))
 
 

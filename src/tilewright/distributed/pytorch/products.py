@@ -10,7 +10,7 @@ from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import ARRIVING, SHARED, Plan, ranked
+from tilewright.distributed.plans import ARRIVING, EXCHANGED, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import (
     GATHER,
@@ -21,7 +21,7 @@ from tilewright.distributed.pytorch.agreement import (
 )
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.shared import parts_elements
-from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace
+from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
@@ -202,7 +202,7 @@ def _settled(
     a, b = a.detach(), tuple(x.detach() for x in b)
     for way in ways:
         room = _room(name, way, found.rows, a, b, options)
-        if not (found.peers and state.peers and _has_room(state, _memory_of(name, way), a.device, room)):
+        if not (found.peers and state.peers and _has_room(state, name, way, a.device, room)):
             break
         known, problem = _prepared(Known(found, way), state, name, a, b, options)
         if not problem:
@@ -259,23 +259,31 @@ def _first_met(name: str) -> LaunchError:
 
 
 def _memory_of(name: str, plan: Plan) -> str:
-    """The symmetric memory of a call: that with flags of tiles is one of its own."""
-    return f"{name}, shared" if plan == SHARED else name
+    """The symmetric memory of a call: that with flags of tiles or blocks is one of its own."""
+    return f"{name}, {plan.kind}" if _flag_bytes(plan, 1) else name
+
+
+def _flag_bytes(plan: Plan, ranks: int) -> int:
+    """Bytes of flags that kernels have, at the start of the symmetric memory."""
+    if plan == SHARED:
+        return TILE_FLAG_BYTES
+    return exchange_flag_bytes(ranks) if plan in EXCHANGED else 0
 
 
 def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
     """Bytes of symmetric memory that a call needs; the same on every rank."""
-    if plan == SHARED:
-        elements = parts_elements(rows, max(int(x.shape[1]) for x in b))
-        return TILE_FLAG_BYTES + elements * int(_format(a, options).itemsize)
+    flags = _flag_bytes(plan, len(rows))
     if name == GATHER:
-        return sum(rows) * int(a.shape[1]) * int(a.element_size())
-    size = _format(a, options).itemsize
-    return (len(rows) - 1) * max(rows) * max(int(x.shape[1]) for x in b) * int(size)
+        return flags + sum(rows) * int(a.shape[1]) * int(a.element_size())
+    size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
+    if plan == SHARED:
+        return flags + parts_elements(rows, columns) * size
+    return flags + (len(rows) - 1) * max(rows) * columns * size
 
 
-def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
+def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> bool:
     """Whether there is symmetric memory of some size, on all ranks. Where there is none, nobody asks again."""
+    name = _memory_of(name, plan)
     workspace = state.workspaces.get(name)
     if workspace is not None and workspace.room_bytes >= needed:
         return True
@@ -285,7 +293,7 @@ def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
         state.ready.clear()
     problem = ""
     try:
-        zeroed = TILE_FLAG_BYTES if name == _memory_of(SCATTER, SHARED) else 0
+        zeroed = _flag_bytes(plan, dist.get_world_size(state.group))
         state.workspaces[name] = Workspace(state.group, device, needed, zeroed)
     except (ImportError, AttributeError, RuntimeError) as failure:
         problem = f"{type(failure).__name__}: {failure}"
@@ -301,7 +309,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     assert plan is not None
     workspace = state.workspaces[_memory_of(name, plan)]
     a = a.contiguous()
-    if plan == SHARED and a.data_ptr() % 16:  # so that all ranks choose one kernel
+    if _flag_bytes(plan, 1) and a.data_ptr() % 16:  # so that all ranks choose one kernel
         a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
@@ -312,7 +320,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     if found is None or found[0] is not workspace:
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
             raise _first_met(name)
-        matrices = {} if plan == SHARED else _matrices(workspace, name, rows, a, call)
+        matrices = {} if plan == SHARED else _matrices(workspace, name, plan, a, rows, call)
         program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options), rows)
         program.prepare(call)
         if known.words is not None and not program.shared_words <= known.words:
@@ -324,15 +332,18 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     return found[1], call
 
 
-def _matrices(workspace: Workspace, name: str, rows: tuple[int, ...], a: Any, call: Call) -> dict[Buffer, Any]:
+def _matrices(
+    workspace: Workspace, name: str, plan: Plan, a: Any, rows: tuple[int, ...], call: Call
+) -> dict[Buffer, Any]:
     """The buffers of a call that are memory of the workspace."""
+    received = workspace.data[_flag_bytes(plan, len(rows)) :]
     if name == GATHER:
         size = sum(rows) * a.shape[1] * a.element_size()
-        return {Buffer.GATHERED: workspace.data[:size].view(a.dtype).view(sum(rows), a.shape[1])}
+        return {Buffer.GATHERED: received[:size].view(a.dtype).view(sum(rows), a.shape[1])}
     n, kind = call.b[0].shape[1], call.results[0].dtype
     counts = {Buffer.RECEIVED: (len(rows) - 1) * max(rows), Buffer.PARTIAL: sum(rows)}
     memory = {
-        Buffer.RECEIVED: workspace.data,
+        Buffer.RECEIVED: received,
         Buffer.PARTIAL: workspace.partial(counts[Buffer.PARTIAL] * n * kind.itemsize),
     }
     return {

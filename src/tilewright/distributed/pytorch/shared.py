@@ -1,9 +1,11 @@
-"""Products that the ranks of a group share, each by one kernel, on GPUs of PyTorch."""
+"""Products that the ranks of a group share, each by one kernel, and exchanges between them by threads, on GPUs of
+PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
@@ -16,9 +18,18 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
+from tilewright.problem.exchange import Exchange as RankExchange
 from tilewright.units import ceil_div, round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
+
+
+def _run(plan: Plan, stream: int, told: Mapping[Place, int]) -> None:
+    """Start a plan with addresses by their places."""
+    addresses = [0] * (max(told) + 1)
+    for place, address in told.items():
+        addresses[place] = address
+    plan.run(stream, addresses)
 
 
 class _Products:
@@ -36,10 +47,6 @@ class _Products:
         if plan is None:
             plan = self._plans[number] = self._planned(a, b)
         return plan
-
-    def _run(self, plan: Plan, stream: int, told: Mapping[int, int]) -> None:
-        places = {int(Place.SHARD_STARTS): self._starts.data_ptr(), **told}
-        plan.run(stream, [places.get(place, 0) for place in range(max(places) + 1)])
 
     def _planned(self, a: Any, b: Any) -> Plan:
         views = views_of(LIBRARY, a, b)
@@ -69,8 +76,14 @@ class ArrivingProducts(_Products):
         """Start `out = a @ b` on a stream, by its address. a: memory of all rows. waits: for rows to arrive; else
         whatever lies there is multiplied. Raises as `plan`."""
         flags = self._flags if waits else self._raised.data_ptr()
-        told = {Place.A: a.data_ptr(), Place.B: b.data_ptr(), Place.OUT: out.data_ptr(), Place.SHARD_FLAGS: flags}
-        self._run(self.plan(number, a, b), stream, {int(place): address for place, address in told.items()})
+        told = {
+            Place.A: a.data_ptr(),
+            Place.B: b.data_ptr(),
+            Place.OUT: out.data_ptr(),
+            Place.SHARD_STARTS: self._starts.data_ptr(),
+            Place.SHARD_FLAGS: flags,
+        }
+        _run(self.plan(number, a, b), stream, told)
 
 
 MOST_TILE_ROWS, MOST_CLUSTER_COLUMNS = 256, 1024
@@ -135,7 +148,38 @@ class SummedProducts(_Products):
             Place.A: a.data_ptr(),
             Place.B: b.data_ptr(),
             Place.OUT: out.data_ptr() - behind if out.numel() else self._anywhere,  # the kernel counts all rows
+            Place.SHARD_STARTS: self._starts.data_ptr(),
             Place.RANK_SUMS: self._sums.data_ptr(),
             Place.RANK_FLAGS: self._flags.data_ptr(),
         }
-        self._run(plan, stream, {int(place): address for place, address in told.items()})
+        _run(plan, stream, told)
+
+
+class Exchanges:
+    """Exchanges between ranks by threads, of matrices of one width and format. received, flags: their addresses on each
+    rank; flags are 0 in the beginning. All addresses, and those of the matrices, are multiples of 16 bytes."""
+
+    def __init__(
+        self, rows: Sequence[int], rank: int, received: Sequence[int], flags: Sequence[int], device: Any
+    ) -> None:
+        self._rows, self._rank, self._device = tuple(rows), rank, device
+        starts = [0, *accumulate(rows)]
+        self._starts = torch.tensor(starts, dtype=torch.int32, device=device)
+        self._received, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (received, flags))
+
+    def plan(self, source: Any, summed: bool) -> Plan:
+        """The launch of an exchange, loaded. Raises LaunchError where there is none."""
+        columns, dtype = int(source.shape[1]), LIBRARY.view(source).dtype
+        problem = RankExchange(self._rows, self._rank, columns, dtype, summed)
+        return dispatcher(source.get_device()).exchange(problem)
+
+    def start(self, source: Any, out: Any, stream: int) -> None:
+        """Start an exchange on a stream, by its address. out: own rows of the sum; None: rows are gathered."""
+        told = {
+            Place.A: source.data_ptr(),
+            Place.OUT: 0 if out is None else out.data_ptr(),
+            Place.SHARD_STARTS: self._starts.data_ptr(),
+            Place.RANK_SUMS: self._received.data_ptr(),
+            Place.RANK_FLAGS: self._flags.data_ptr(),
+        }
+        _run(self.plan(source, out is not None), stream, told)

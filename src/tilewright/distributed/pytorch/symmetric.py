@@ -15,14 +15,14 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
-from tilewright.distributed.pytorch.shared import ArrivingProducts, SummedProducts
+from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
-    FREE,
     Add,
     Await,
     Buffer,
     Copy,
+    Exchange,
     Lane,
     Multiply,
     Rows,
@@ -33,6 +33,7 @@ from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.kernels.exchange import flags_of
 from tilewright.runtime.driver import driver_answer
 from tilewright.units import round_up
 
@@ -44,6 +45,11 @@ _PAGE = 4096
 
 TILE_FLAG_BYTES = 8 << 20
 """Bytes at the start of the data, for flags of tiles where kernels add up over ranks."""
+
+
+def exchange_flag_bytes(ranks: int) -> int:
+    """Bytes at the start of the data, for flags of blocks where threads exchange rows."""
+    return round_up(4 * flags_of(ranks), _PAGE)
 
 
 class Workspace:
@@ -66,7 +72,6 @@ class Workspace:
         self.data[:zeroed_bytes].zero_()
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
-        flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
         self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
         self.recording = torch.cuda.Stream(device)
@@ -100,11 +105,6 @@ class Workspace:
     def flag(self, owner: int, source: int, channel: int) -> int:
         """The address of the flag on its owner that a rank sets."""
         return int(self.bases[owner] + 4 * (channel * self.ranks + source))
-
-    def of_peer(self, peer: int, own: Any) -> Any:
-        """The same place in the memory of a peer."""
-        offset = own.data_ptr() - self.bases[self.rank]
-        return self._handle.get_buffer(peer, tuple(own.shape), own.dtype, offset // own.element_size())
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class Program:
                 tuple(events[number] for number in step.after if steps[number].lane is not step.lane),
                 events.get(number),
                 self._action(step),
-                isinstance(step, Multiply | Add),
+                isinstance(step, Multiply | Add | Exchange),
             )
             for number, step in enumerate(steps)
         ]
@@ -173,11 +173,17 @@ class Program:
             for lane, number in last.items()
             if lane is Lane.COPIES or (lane is Lane.SECOND and number not in waited)
         ]
-        self._computations = [
-            self._product(step, elsewhere=True) if isinstance(step, Multiply) else self._action(step)
-            for step in steps
-            if isinstance(step, Multiply | Add)
-        ]
+        self._computations = [self._alone(step) for step in steps if isinstance(step, Multiply | Add | Exchange)]
+
+    def _alone(self, step: Multiply | Add | Exchange) -> Action:
+        """What a step computes without the peers."""
+        match step:
+            case Multiply():
+                return self._product(step, elsewhere=True)
+            case Exchange():
+                return self._exchanged(step, elsewhere=True)
+            case Add():
+                return self._action(step)
 
     def prepare(self, call: Call) -> None:
         """Choose and load all kernels, by computing once from whatever lies in the buffers.
@@ -196,7 +202,8 @@ class Program:
         capturing = torch.cuda.is_current_stream_capturing()
         workspace.begin(caller, capturing)
         streams = {Lane.CALLER: caller, **workspace.streams}
-        workspace.start.record(caller)
+        if self._used:
+            workspace.start.record(caller)
         for stream in self._used:
             stream.wait_event(workspace.start)
         for one in self._instructions:
@@ -239,6 +246,13 @@ class Program:
         room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
         return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
 
+    @cached_property
+    def _exchanges(self) -> Exchanges:
+        workspace = self.workspace
+        flags = [base + _PAGE for base in workspace.bases]
+        received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
+        return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
+
     def _action(self, step: Step) -> Action:
         workspace = self.workspace
         match step:
@@ -255,6 +269,20 @@ class Program:
                 return lambda call, stream: summed([place(call, 0) for place in added], target(call, 0))
             case Multiply():
                 return self._product(step, elsewhere=False)
+            case Exchange():
+                return self._exchanged(step, elsewhere=False)
+
+    def _exchanged(self, step: Exchange, elsewhere: bool) -> Action:
+        """elsewhere: the kernel is loaded, and no peer is waited for."""
+        source, target, exchanges = self._place(step.source), self._place(step.target), self._exchanges
+
+        def exchange(call: Call, stream: int) -> None:
+            if elsewhere:
+                exchanges.plan(source(call, 0), step.summed)
+            else:
+                exchanges.start(source(call, 0), target(call, 0) if step.summed else None, stream)
+
+        return exchange
 
     def _place(self, rows: Rows) -> Place:
         if rows.buffer in self._matrices:
@@ -265,12 +293,8 @@ class Program:
         return lambda call, number: _rows(call.results[number], rows)
 
     def _product(self, step: Multiply, elsewhere: bool) -> Action:
-        """elsewhere: what a peer would be sent goes to memory of no meaning, and no peer is waited for."""
+        """elsewhere: no peer is sent anything, or waited for."""
         source, target = self._place(step.source), self._place(step.target)
-        if step.peer is not None:
-            own = _rows(self._matrices[step.target.buffer], step.target)
-            sent = _alike(own) if elsewhere else self.workspace.of_peer(step.peer, own)
-            target = lambda call, number: sent  # noqa: E731
         if step.shared:
             products = self._summed
 
@@ -348,13 +372,6 @@ def _timeout_s(group: Any, device: Any) -> float:
     options = getattr(group._get_backend(device), "options", None)
     timeout = getattr(options, "_timeout", None) or dist.distributed_c10d.default_pg_timeout
     return float(timeout.total_seconds())
-
-
-def _alike(tensor: Any) -> Any:
-    """New memory for a contiguous tensor, aligned as it is."""
-    size, apart = tensor.numel() * tensor.element_size(), tensor.data_ptr() % 256
-    room = torch.empty(size + 256, dtype=torch.uint8, device=tensor.device)
-    return room[apart : apart + size].view(tensor.dtype).view(tensor.shape)
 
 
 def _wait_and_reset(driver: Any, address: int) -> list[Any]:

@@ -71,7 +71,7 @@ class Compiler:
             case async_stmt.WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
             case async_stmt.WaitFlag():
-                return WaitFlagStep(*self._flag(stmt))
+                return WaitFlagStep(*self._flag(stmt), stmt.or_later)
             case async_stmt.TeamBarrier():
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
             case async_stmt.ClusterBarrier():
@@ -108,7 +108,7 @@ class Compiler:
             case async_stmt.TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
             case async_stmt.SignalFlag():
-                return SignalFlagOp(*self._flag(stmt))
+                return SignalFlagOp(*self._flag(stmt), stmt.releases)
             case async_stmt.CommitStores():
                 return CommitStoresOp(*here)
             case async_stmt.WaitStores():

@@ -53,7 +53,9 @@ class FlagOp(UnitOp):
 
 @dataclass(slots=True)
 class SignalFlagOp(FlagOp):
-    """A thread sets a flag."""
+    """A thread sets a flag. releases: whoever finds the value knows what the thread knew."""
+
+    releases: bool = True
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -69,22 +71,25 @@ class SignalFlagOp(FlagOp):
             known.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             gpu = _gpu(units.batch, row // units.clocks.warps)
-            known.set(flag, value, Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM))
+            setting = Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM)
+            known.set(flag, value, setting if self.releases else None)
         units.clocks.tick(np.unique(rows))
 
 
 @dataclass(slots=True)
 class WaitFlagStep(FlagOp):
-    """Go on if the flag has the value, else wait for it and try again."""
+    """Go on if the flag has the value, or a later one where it counts; else wait for it and try again."""
+
+    or_later: bool = False
 
     def ready(self, convoy: Convoy) -> bool:
         flags, wanted = self._numbers(convoy, acting(convoy))
-        return bool((self.flags.values[flags] == wanted).all())
+        return bool(_found(self.flags, flags, wanted, self.or_later).all())
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         lanes, known = acting(convoy), self.flags
         flags, wanted = self._numbers(convoy, lanes)
-        passes = known.values[flags] == wanted
+        passes = _found(known, flags, wanted, self.or_later)
         if passes.all():
             self.issue(convoy)
             self.check_previous(convoy, store=False)
@@ -99,7 +104,7 @@ class WaitFlagStep(FlagOp):
         if not held.all():
             return convoy.part(~held), convoy.part(held)
         _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
-        convoy.wait = FlagWait(self.site, known, flags[~passes][first], wanted[~passes][first])
+        convoy.wait = FlagWait(self.site, known, flags[~passes][first], wanted[~passes][first], self.or_later)
         return (convoy,)
 
     def _take_up(self, convoy: Convoy, lanes: Array, setting: Setting | None, row: int) -> None:
@@ -121,6 +126,13 @@ class WaitFlagStep(FlagOp):
         clocks.rows[row] = np.maximum(clocks.rows[row], setting.row)
 
 
+def _found(flags: Flags, numbers: Array, wanted: Array, or_later: bool) -> Array:
+    """Which flags have their value, or a later one."""
+    ahead = flags.values[numbers].astype(np.int32) - wanted.astype(np.int32)
+    found: Array = ahead >= 0 if or_later else ahead == 0
+    return found
+
+
 def _gpu(batch: Batch, slot: int) -> int:
     """The GPU of a block."""
     return int(batch.coordinates[slot, 2]) if batch.across_ranks else 0
@@ -134,13 +146,13 @@ class FlagWait:
     flags: Flags
     numbers: Array
     wanted: Array = field(repr=False)
+    or_later: bool = False
 
     def ready(self) -> Array:
-        found: Array = self.flags.values[self.numbers] == self.wanted
-        return found
+        return _found(self.flags, self.numbers, self.wanted, self.or_later)
 
     def select(self, keep: Array) -> FlagWait:
-        return FlagWait(self.site, self.flags, self.numbers[keep], self.wanted[keep])
+        return FlagWait(self.site, self.flags, self.numbers[keep], self.wanted[keep], self.or_later)
 
     def describe(self) -> str:
         return f"flag {int(self.numbers[0])} to be {int(self.wanted[0])}"

@@ -31,16 +31,17 @@ class Flags:
 
     values: Array
     first: int = 0
-    settings: dict[int, Setting] = field(default_factory=dict)
+    settings: dict[int, Setting | None] = field(default_factory=dict)
     times: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.times = np.zeros(len(self.values), np.int64)
 
-    def set(self, flag: int, value: int, setting: Setting) -> None:
+    def set(self, flag: int, value: int, setting: Setting | None) -> None:
+        """setting: None where whoever finds the value learns nothing."""
         self.values[flag] = value
         self.settings[self.first + flag] = setting
 
     def setting(self, flag: int) -> Setting | None:
-        """Of the last time that a flag was set; None where it never was."""
+        """Of the last time that a flag was set; None where it never was, or told nothing."""
         return self.settings.get(self.first + flag)

@@ -1,7 +1,11 @@
-"""Calls timed in stretches of half a second on a card that has worked for a second: what power and heat leave of it."""
+"""Calls timed in stretches on a card that has worked for a second: what power and heat leave of them.
+
+Stretches of all calls are interleaved: of the same call, one after the other, they scatter by 5 %.
+"""
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -10,13 +14,14 @@ from dataclasses import dataclass
 from tilewright.bench.clocks import ClockLog
 from tilewright.suite.timing import Replay, Timer, Times
 
-STRETCH_S, WARM_S = 0.5, 1.0
-GRAPH_US = 20_000.0
+STRETCH_S, ROUNDS, WARM_S = 0.25, 4, 1.0
+GRAPH_US = 50_000.0
+"""Long beside the millisecond in which a replay is enqueued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """us: of a call, the median of the second half. clock_mhz, power_w: medians; None where they cannot be read."""
+    """us: of a call, the median of the later halves. clock_mhz, power_w: medians; None where they cannot be read."""
 
     us: float
     clock_mhz: float | None
@@ -26,19 +31,33 @@ class Stretch:
 def stretches_of(
     timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, gpu_uuid: str
 ) -> dict[str, Stretch]:
-    """A stretch of each call. times: of single calls. first: the call that warms the card up. gpu_uuid: the card's."""
+    """Some stretches of each call. times: of single calls. first: the call that warms the card up. gpu_uuid: the
+    card's."""
     graphs = {name: timer.capture(call, max(1, int(GRAPH_US / times[name].median_us))) for name, call in calls.items()}
+    later: dict[str, list[float]] = {name: [] for name in calls}
+    clocks: dict[str, list[float]] = {name: [] for name in calls}
+    powers: dict[str, list[float]] = {name: [] for name in calls}
+    order, rng = list(calls), random.Random(0)
     try:
-        found: dict[str, Stretch] = {}
         _run_for(graphs[first], WARM_S)
-        for name, graph in graphs.items():
-            with ClockLog(gpu_uuid) as log:
-                each = _run_for(graph, STRETCH_S)
-            found[name] = Stretch(statistics.median(each[len(each) // 2 :]), log.median_clock_mhz, log.median_power_w)
-        return found
+        for _ in range(ROUNDS):
+            rng.shuffle(order)
+            for name in order:
+                with ClockLog(gpu_uuid) as log:
+                    each = _run_for(graphs[name], STRETCH_S)
+                later[name] += each[len(each) // 2 :]
+                clocks[name] += log.clocks_mhz
+                powers[name] += log.powers_w
     finally:
         for graph in graphs.values():
             graph.close()
+    return {
+        name: Stretch(statistics.median(us), _median(clocks[name]), _median(powers[name])) for name, us in later.items()
+    }
+
+
+def _median(some: list[float]) -> float | None:
+    return statistics.median(some) if some else None
 
 
 def _run_for(graph: Replay, seconds: float) -> list[float]:

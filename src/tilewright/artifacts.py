@@ -70,9 +70,9 @@ class CudaSource:
 
     entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
     dynamic_shared_bytes must be given at launch (0 for none). cluster: blocks along x that start together. resident:
-    no more blocks are started than run at once. overlapped: it waits by itself for the kernels before it, and starts
-    before they have ended where the GPU can. must_fit: machine code that spills registers, or that waits after every
-    wgmma, is refused.
+    no more blocks are started than run at once; with equal_items no more than finish in as few rounds. overlapped: it
+    waits by itself for the kernels before it, and starts before they have ended where the GPU can. must_fit: machine
+    code that spills registers, or that waits after every wgmma, is refused.
     """
 
     text: str
@@ -84,6 +84,7 @@ class CudaSource:
     resident: bool = False
     overlapped: bool = False
     must_fit: bool = False
+    equal_items: bool = False
 
 
 @dataclass(frozen=True, slots=True)

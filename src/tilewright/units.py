@@ -25,6 +25,22 @@ def round_up(a: int, multiple: int) -> int:
     return ceil_div(a, multiple) * multiple
 
 
+def resident_blocks(blocks: int, most: int, cluster: int, *, equal: bool) -> int:
+    """How many of `blocks` a resident grid starts, in whole clusters, where `most` run at once.
+
+    equal: each block stands for an item, all of the same length: no more are started than finish in as few rounds.
+
+    >>> [resident_blocks(512, 132, 1, equal=equal) for equal in (False, True)]
+    [132, 128]
+    >>> [resident_blocks(blocks, 132, 4, equal=True) for blocks in (0, 100, 136)]
+    [0, 100, 68]
+    """
+    clusters, room = blocks // cluster, max(1, most // cluster)
+    if clusters <= room:
+        return blocks
+    return (ceil_div(clusters, ceil_div(clusters, room)) if equal else room) * cluster
+
+
 def counted(count: int, noun: str) -> str:
     """
     >>> counted(1, "block"), counted(2, "block")

@@ -17,6 +17,7 @@ from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_options
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
+from tilewright.units import resident_blocks
 
 ALIGNED = 1 << 20
 """An address that nobody reads."""
@@ -120,7 +121,8 @@ def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
     *grid, threads, shared, attributes = (int(number) for number in found.groups())
     described = [eval(text.replace("/", "//"), {"M": 1 << 20, "N": 1024, "K": 1024}) for text in kernel["grid"]]
     if kernel["most_blocks"]:
-        described[0] = min(described[0], eval(kernel["most_blocks"].replace("/", "//"), {"multiprocessors": 132}))
+        most = eval(kernel["most_blocks"].replace("/", "//"), {"multiprocessors": 132})
+        described[0] = resident_blocks(described[0], most, kernel["cluster"][0], equal=kernel["equal_rounds"])
     assert grid == described
     assert (threads, shared) == (kernel["block"][0], kernel["dynamic_shared_bytes"])
     assert attributes == int(kernel["programmatic_stream_serialization"])
@@ -140,8 +142,8 @@ def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, 
     said = answers(exported, compiled(exported), calls)
     started = {what: re.findall(r"_(exact|edges|any)\S* grid (\d+) 1 1", text)[0] for what, text in said.items()}
     assert started == {
-        "whole": ("exact", "132"),
-        "edges": ("edges", "132"),
+        "whole": ("exact", "128"),
+        "edges": ("edges", "128"),
         "any": ("any", "512"),
         "small": ("exact", "32"),
     }

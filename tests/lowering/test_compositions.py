@@ -25,8 +25,10 @@ from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
+from tilewright.problem.problem import values_of
 from tilewright.problem.reference import view
 from tilewright.schedule import Schedule
+from tilewright.simulator.launch import arguments, launched_grid
 from tilewright.toolchain import build, run_on_simulator
 
 
@@ -180,3 +182,15 @@ def test_batched_kernels_compile_without_spills() -> None:
     for name in ("persistent, TMA store", "persistent, cluster"):
         built = check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 1, resident_blocks=2)
         assert built.compile("sm_90a").resources.spill_load_bytes == 0
+
+
+def test_items_are_equal_unless_the_device_cuts_them() -> None:
+    """Where they are, a launch starts no more blocks than finish in as few rounds: 6 of 8 for 12."""
+    gemm = Gemm(768, 256, 64, BF16, out=BF16, b=Order.COL)
+    built = build(gemm, schedule_at(gemm, PERSISTENT))
+    assert built.kernel.equal_items and not build(gemm, schedule_at(gemm, ONE_TILE)).kernel.equal_items
+    for unequal in ({"problems": Problems.GROUPED_M}, {"split_k": SplitK.ORDERED, "stream_k": True}):
+        assert not replace(built, **unequal).kernel.equal_items
+    for config in (PERSISTENT, clustered(PERSISTENT)):
+        kernel = build(gemm, schedule_at(gemm, config)).kernel
+        assert launched_grid(kernel, arguments(kernel, values_of(gemm)), 8) == (6, 1, 1)

@@ -126,6 +126,14 @@ def test_an_unknown_gpu_takes_its_rates_from_the_most_alike(gpu: Gpu) -> None:
 # Launching
 
 
+@pytest.mark.parametrize(("equal", "blocks"), [(False, 132), (True, 128)])
+def test_a_resident_kernel_is_started_with_the_blocks_of_its_rounds(gpu: Gpu, equal: bool, blocks: int) -> None:
+    source = CudaSource('extern "C" __global__ void k() {}', "k", (), 256, resident=True, equal_items=equal)
+    kernel = loaded(gpu, source)
+    assert kernel.prepare((512, 1, 1), (256, 1, 1), ()).grid == (blocks, 1, 1)
+    assert kernel.prepare((100, 1, 1), (256, 1, 1), ()).grid == (100, 1, 1)
+
+
 def test_a_table_of_words_is_an_argument_of_the_launch(gpu: Gpu) -> None:
     parameters = Parameter("problems", I64, words=PASSED_WORDS), Parameter("alpha", F32)
     text = f"struct T {{ long long words[{PASSED_WORDS}]; }};\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from itertools import groupby
 
 import pytest
 import stretches
@@ -11,18 +11,24 @@ from tests.suite.test_timing import FakeTimer
 from tilewright.suite.timing import Times
 
 
-def test_the_first_call_warms_the_card_up_and_the_later_half_of_a_stretch_counts(
+def test_stretches_are_interleaved_behind_a_warm_up_and_their_later_halves_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    timer = FakeTimer({"ours": 100.0, "peer": 400.0})
-    ticks = iter(range(1000))
-    monkeypatch.setattr(stretches.time, "monotonic", lambda: next(ticks) / 10)
-    calls = {"ours": lambda: "ours", "peer": lambda: "peer"}
+    timer = FakeTimer({"ours": 100.0, "other": 200.0, "peer": 400.0})
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(stretches.time, "monotonic", lambda: next(ticks) / 20)
+    monkeypatch.setattr(stretches, "ROUNDS", 3)
+    calls = {"ours": lambda: "ours", "other": lambda: "other", "peer": lambda: "peer"}
     times = {name: Times((us,)) for name, us in timer.speeds.items()}
     found = stretches.stretches_of(timer, calls, times, "peer", "GPU-0")
-    assert timer.captured == {"ours": 200, "peer": 50}  # 20 ms each
-    warm, own = timer.log.index("ours"), timer.log.count("ours")
-    assert set(timer.log[:warm]) == {"peer"} and warm > own > 1 and timer.log.count("peer") == warm + own
-    later = [100 * (1 + 0.1 * (warm + number)) for number in range(1, own + 1)][own // 2 :]
-    assert found["ours"].us == pytest.approx(median(later))
-    assert sorted(timer.closed) == ["ours", "peer"]
+    assert timer.captured == {"ours": 500, "other": 250, "peer": 125}  # 50 ms each
+    warm, each = 19, 4  # replays of the warm-up and of a stretch: the clock is read twice for each, and once before
+    runs = [name for name, run in groupby(timer.log[warm:], lambda name: name) for _ in range(len(list(run)) // each)]
+    assert set(timer.log[:warm]) == {"peer"} and len(timer.log) == warm + 9 * each
+    assert [sorted(runs[first : first + 3]) for first in (0, 3, 6)] == 3 * [["other", "ours", "peer"]]
+    assert len({tuple(runs[first : first + 3]) for first in (0, 3, 6)}) > 1  # another order in each round
+    later = sorted(
+        100 * (1 + 0.1 * (warm + 4 * at + nth)) for at, name in enumerate(runs) if name == "ours" for nth in (3, 4)
+    )
+    assert found["ours"].us == pytest.approx((later[2] + later[3]) / 2)
+    assert sorted(timer.closed) == ["other", "ours", "peer"]

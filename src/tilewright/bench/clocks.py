@@ -54,4 +54,12 @@ class ClockLog:
     def _sample(self, nvml: Any, handle: Any) -> None:
         while not self._stop.wait(PERIOD_S):
             self.clocks_mhz.append(float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)))
-            self.powers_w.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
+            self.powers_w.append(_power_w(nvml, handle))
+
+
+def _power_w(nvml: Any, handle: Any) -> float:
+    """Watts at this moment, where the driver tells them: what it calls usage is, since Ampere, the mean of a second."""
+    (told,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
+    if told.nvmlReturn == nvml.NVML_SUCCESS:
+        return float(told.value.uiVal) / 1e3
+    return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3

@@ -59,6 +59,7 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         kernel.resident,
         kernel.overlapped,
         must_fit=any(isinstance(stmt, Wgmma) for _, stmt in walk(kernel.body)),
+        equal_items=kernel.equal_items,
     )
 
 

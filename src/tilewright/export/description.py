@@ -69,6 +69,7 @@ def _kernel(exported: Exported, cubins: Mapping[tuple[str, str], tuple[str, Cubi
         "block": list(kernel.block),
         "grid": [ExprText()(extent) for extent in kernel.grid],
         "most_blocks": f"multiprocessors / {kernel.cluster} * {kernel.cluster}" if kernel.resident else None,
+        "equal_rounds": kernel.equal_items,
         "cluster": [kernel.cluster, 1, 1],
         "dynamic_shared_bytes": source.dynamic_shared_bytes,
         "programmatic_stream_serialization": kernel.overlapped,

@@ -163,11 +163,12 @@ class Kernel:
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about.
     heading: lines that say where the kernel comes from (schedule, problem). cluster: blocks along x that run as a
-    cluster. resident: a launch starts no more blocks than run at once, and they share out the whole grid. overlapped: a
-    launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of items that
-    share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of them, and a
-    launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a block, where
-    items add up in order. arriving: rows of A arrive shard by shard while it runs.
+    cluster. resident: a launch starts no more blocks than run at once, and they share out the whole grid. equal_items:
+    a block of the grid stands for an item, all of the same length: no more are started than finish in as few rounds.
+    overlapped: a launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of
+    items that share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of
+    them, and a launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a
+    block, where items add up in order. arriving: rows of A arrive shard by shard while it runs.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Kernel:
     problems: Problems = Problems.ONE
     partial_elements: int = 0
     arriving: bool = False
+    equal_items: bool = False
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:

@@ -315,6 +315,11 @@ class Program:
         return self.adds_in_order or self.problems.has_groups
 
     @property
+    def has_equal_items(self) -> bool:
+        """Whether blocks of a resident grid have items of equal length, whose number is known when it is launched."""
+        return self.walk is Walk.PERSISTENT and self.problems in (Problems.ONE, Problems.STRIDED)
+
+    @property
     def walk(self) -> Walk:
         """How blocks come by their work items."""
         if self.stream_k:

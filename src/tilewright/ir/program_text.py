@@ -102,7 +102,7 @@ class _Writer:
                 f"the {size} blocks of a cluster share out {name} and add up" for name, size, shared in loops if shared
             ]
         if program.persistent:
-            lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
+            lines.append("persistent: no more blocks are started than run at once, each computes several tiles")
         if roles is not None:
             copying, multiplying = register_budgets(program)
             ping_pong = f", {roles.ping_pong} of them in ping-pong, each on a tile of C" if roles.ping_pong > 1 else ""

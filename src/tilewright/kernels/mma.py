@@ -77,7 +77,7 @@ class MmaConfig(WarpTiled):
     row_threads: threads side by side along a row of a copy; 0 for as many as the row has 16-byte chunks
     raster_rows: rows of tiles that blocks visit together, column by column
     store: of C: each thread its own accumulators; 16 bytes after a quad shuffle transpose; through shared memory
-    persistent: as many blocks as run at once, for many tiles; the ring runs on into the next tile of C
+    persistent: no more blocks than run at once, for many tiles; the ring runs on into the next tile of C
     split_k: blocks that share the sum over k of a tile
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never

@@ -87,7 +87,7 @@ class SimtConfig(WarpTiled):
         neighbours
     columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
-    persistent: as many blocks as run at once, for many tiles
+    persistent: no more blocks than run at once, for many tiles
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)

@@ -101,7 +101,7 @@ class WgmmaConfig(Tiled):
     stages: of the ring in shared memory
     swap_ab: the 64 rows of an instruction run along n; for a skinny C
     split_k: blocks that share the sum over k of a tile
-    persistent: one block an SM, for many tiles; else a block a tile
+    persistent: at most one block an SM, for many tiles; else a block a tile
     raster_rows: rows of tiles that blocks visit together, column by column
     subtile: columns of C that pass through shared memory at a time; 0 for per-thread stores from registers
     subtile_stages: such subtiles in shared memory

@@ -99,6 +99,7 @@ def lower(
         program.problems,
         partial_elements(program) if program.adds_in_order else 0,
         program.arriving,
+        program.has_equal_items,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

@@ -22,7 +22,7 @@ from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.tensor_map import PackedArguments, TensorMaps
-from tilewright.units import KIB
+from tilewright.units import KIB, resident_blocks
 
 Dim3 = tuple[int, int, int]
 
@@ -100,7 +100,7 @@ class LoadedKernel:
     def launch(self, stream: Any, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> None:
         """Start the kernel on `stream` (of cuda.core) and return at once.
 
-        grid: blocks along x, y, z; a resident kernel is started with fewer where fewer run at once. block: threads
+        grid: blocks along x, y, z; a resident kernel is started with fewer (`resident_blocks`). block: threads
         along x, y, z. args: one a parameter, in order; the address on the device (an int) for a pointer, a Python or
         NumPy number for a scalar; tensor maps are made of these. Raises LaunchError for arguments, a grid or a block
         that do not fit; a fault inside the kernel is told by the next wait.
@@ -124,8 +124,11 @@ class LoadedKernel:
             raise launch_error(failure, self.described(grid, block)) from failure
 
     def _resident(self, grid: Dim3) -> Dim3:
-        """No more blocks than run at once, of a resident kernel."""
-        return (self._most_blocks, *grid[1:]) if self._most_blocks and grid[0] > self._most_blocks else grid
+        """The blocks of a resident kernel that are started."""
+        if not self._most_blocks:
+            return grid
+        source = self.source
+        return resident_blocks(grid[0], self._most_blocks, source.cluster, equal=source.equal_items), *grid[1:]
 
     def _cast(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments in the formats that the kernel declares."""

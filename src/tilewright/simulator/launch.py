@@ -14,6 +14,7 @@ from tilewright.ir.kernel import BATCH, C_ODD, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.units import ceil_div
+from tilewright.units import resident_blocks as started
 
 Block = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid: x, y, z."""
@@ -46,12 +47,12 @@ LARGE_GPU_BLOCKS = 132
 
 
 def launched_grid(kernel: Kernel, constants: Mapping[str, Expr], resident_blocks: int | None = None) -> Block:
-    """Blocks that are launched: of a resident kernel no more than run at once, in whole clusters."""
+    """Blocks that are launched: of a resident kernel no more than run at once, in whole clusters (`units`)."""
     x, y, z = grid_of(kernel, constants)
     if not kernel.resident:
         return x, y, z
     room = LARGE_GPU_BLOCKS if resident_blocks is None else resident_blocks
-    return min(x, max(1, room // kernel.cluster) * kernel.cluster), y, z
+    return started(x, room, kernel.cluster, equal=kernel.equal_items), y, z
 
 
 def warps_per_block(kernel: Kernel) -> int:

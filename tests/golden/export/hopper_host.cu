@@ -99,7 +99,10 @@ cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, bool stays, 
     if (stays && (error = count_resident(&resident, 1)) != cudaSuccess) {
         return error;
     }
-    grid[0] = grid[0] < resident ? grid[0] : resident;
+    if (grid[0] > resident) {  // tiles take equally long: no more blocks than finish in as few rounds
+        const int64_t cluster = 1, rounds = (grid[0] + resident - 1) / resident;
+        grid[0] = (grid[0] + rounds * cluster - 1) / (rounds * cluster) * cluster;
+    }
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) {
         return error;

@@ -46,9 +46,9 @@ _GROUPS = (RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.LAYERS)
 class Persist(Step):
     """grid: tile   ->   resident grid: for tile in block, block + blocks, ...: tile
 
-    As many blocks as run at once are started, and each computes several tiles, in the raster order. While one tile is
-    stored, the next is on its way where a producer loads it, or where all copies are asynchronous and feed tensor
-    cores: then their ring runs on into it. Other blocks begin anew with each tile.
+    No more blocks are started than run at once, nor than finish in as few rounds, and each computes several tiles, in
+    the raster order. While one tile is stored, the next is on its way where a producer loads it, or where all copies
+    are asynchronous and feed tensor cores: then their ring runs on into it. Other blocks begin anew with each tile.
     """
 
     def apply(self, program: Program) -> Program:

@@ -77,10 +77,14 @@ _SMALL_PRODUCTS, _SMALL_BYTES = 64_000_000, 4 << 20
 reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112 x 536 x 112 3.9 and 3.4
 (benchmarks/choice_sweep.py --families mma)."""
 
+_FEW_ROWS = 128
+"""The least of m, n and k up to which mma.sync may be faster than wgmma where tf32 operands are transposed on their
+way."""
+
 _FINALISTS = 8
 """Kernels whose options are all priced."""
 
-_NEAR = 1.25
+_NEAR = 1.1
 """Times of the least estimate, up to which the best kernels of a table are priced with their options."""
 
 _FEW, _MANY = 4, 64
@@ -208,13 +212,15 @@ def ranked(
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
     for kind in families(gemm, spec):
-        direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
-        if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
-            break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
+        if kind == "mma" and tables and not _may_be_worth_mma(tables, gemm, spec, loads_bytes, count):
+            break
         found = {kind: table_of(kind, gemm, spec, count)}
         table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
         if table is None:
             continue
+        ways = packings_for(kind, gemm, alignment, stack)
+        if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
+            table = table[_that_read(table, ways[0], gemm)]
         whole = keep_order or stack is not None
         most = None if whole else _most_parts(kind, table, gemm, spec)
         sources = [table if most is None else _with_split_k(table, most)]
@@ -227,7 +233,6 @@ def ranked(
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
             sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
-        ways = packings_for(kind, gemm, alignment, stack)
         sources = [rows for rows in sources if len(rows)]
         if not sources:
             continue
@@ -243,9 +248,18 @@ def ranked(
     return Ranking(tables)
 
 
-def _is_small(gemm: Gemm, count: int) -> bool:
+def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
+    """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
+    problems only; where some is transposed, also what reads more than it computes."""
+    if reads_orders(gemm):
+        direct, sizes = any(not one.packing.packed for one in tables), ()
+    else:
+        direct, sizes = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES, (gemm.m, gemm.n, gemm.k)
+    if not direct or min(sizes, default=inf) <= _FEW_ROWS:
+        return True
     products, moved_bytes = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes
-    return count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES
+    small = count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES
+    return spec.compute_capability == FITTED_FOR and small
 
 
 def _best(seconds: Any, count: int) -> Any:
@@ -274,10 +288,15 @@ def _behind_each(
 ) -> list[tuple[Columns, Any, Packing]]:
     """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
     then. ends: of the rows of each table."""
-    if kind != "wgmma" or reads_orders(gemm):
+    if len(ways) == 1 or kind != "wgmma" or reads_orders(gemm):
         return [(c, ends, way) for way in ways]
-    rows = [np.flatnonzero(wgmma.reads(c, behind_packing(gemm, kind, way))) for way in ways]
+    rows = [_that_read(c, way, gemm) for way in ways]
     return [(c[of], np.searchsorted(of, ends), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+
+
+def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
+    """Places of the wgmma kernels that read the operands as they lie behind a packing."""
+    return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
 
 
 def _options_of_best(

@@ -252,10 +252,11 @@ def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, lo
     """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
     problems only; where some is transposed, also what reads more than it computes."""
     if reads_orders(gemm):
-        direct, sizes = any(not one.packing.packed for one in tables), ()
+        served = any(not one.packing.packed for one in tables)
     else:
-        direct, sizes = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES, (gemm.m, gemm.n, gemm.k)
-    if not direct or min(sizes, default=inf) <= _FEW_ROWS:
+        few = min(gemm.m, gemm.n, gemm.k) <= _FEW_ROWS
+        served = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES and not few
+    if not served:
         return True
     products, moved_bytes = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes
     small = count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES

@@ -19,6 +19,7 @@ from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.reduction import row_of_parts
 from tilewright.units import ceil_div
 
 
@@ -28,8 +29,8 @@ def space(kind: str, gemm: Gemm) -> Columns:
 
 
 def legal_parts(kind: str, columns: Columns, gemm: Gemm) -> Any:
-    """Which configurations can write the parts of split-K, tight rows of f32, in the place of a problem's C."""
-    part = replace(gemm, out=F32, ldc=gemm.n, epilogue=PLAIN, ld_added=(), numbers=())
+    """Which configurations can write the parts of split-K, aligned rows of f32, in the place of a problem's C."""
+    part = replace(gemm, out=F32, ldc=row_of_parts(gemm.n), epilogue=PLAIN, ld_added=(), numbers=())
     return legal(_LAWS[kind], columns, part)
 
 
@@ -253,6 +254,9 @@ _WAYS = tuple(
 )
 """k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
+_STORES = ((4, "per_thread"), (1, "per_thread"), (4, "shared"))
+"""Columns that a thread has together, and how it stores them: all but the first for rows of C that are unaligned."""
+
 _CORE_WAYS = (
     (16, 8, "registers", "registers", 2),
     (16, 16, "registers", "registers", 2),
@@ -270,15 +274,18 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     more = product(
         way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
-        columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
+        store=range(len(_STORES) if simt.stores_unaligned_rows(gemm) else 1),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
     more = more[np.tile(np.arange(len(more)), len(tiles))]
-    names = ("k", "unroll", "a_transport", "b_transport", "stages")
-    columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
-    columns |= {name: getattr(more, name) for name in more.names if name != "way"}
+    columns = {name: getattr(more, name) for name in more.names}
+    for which, names, of in (
+        (columns.pop("way"), ("k", "unroll", "a_transport", "b_transport", "stages"), ways),
+        (columns.pop("store"), ("columns_together", "store"), _STORES),
+    ):
+        columns |= {name: np.array(one)[which] for name, one in zip(names, zip(*of, strict=True), strict=True)}
     constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
     # What cp.async transposes, it copies element by element.

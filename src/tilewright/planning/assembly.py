@@ -35,7 +35,7 @@ from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, piece_of
-from tilewright.problem.reduction import Reduction
+from tilewright.problem.reduction import Reduction, row_of_parts
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.toolchain import arguments, grid_of
@@ -114,7 +114,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     gemm = in_groups(gemm, config)
     inner = as_read(gemm, config)
     folding = Folding(kernels, gemm, at)
-    size_bytes = folding.at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
+    size_bytes = folding.at + (_part_bytes(inner, config.split_k, row_of_parts(inner.n)) if finishes(config) else 0)
     if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
@@ -156,8 +156,9 @@ def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm)
         return Plan((_product(launch, places, request, config),), 0, str(skinny))
     first = _product(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0)), request, config)
-    last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0)
-    return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
+    gemm = request.gemm
+    last = _finish(kernels, gemm, request.alignment, (gemm.m, gemm.n), skinny.parts, 0)
+    return Plan((first, last), _part_bytes(gemm, skinny.parts, gemm.n), str(skinny))
 
 
 def _product(
@@ -222,8 +223,8 @@ def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None
             )
 
 
-def _part_bytes(gemm: Gemm, parts: int) -> int:
-    return round_up(parts * gemm.m * gemm.n * F32.bytes, 256)
+def _part_bytes(gemm: Gemm, parts: int, row: int) -> int:
+    return round_up(parts * gemm.m * row * F32.bytes, 256)
 
 
 def _parts(
@@ -236,9 +237,9 @@ def _parts(
     at: int,
 ) -> list[Step]:
     """The product into the workspace, split-K or whole, and what C takes of their sum. inner: as it is read."""
-    part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    row_bytes = part.ldc * F32.bytes
-    inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
+    row = row_of_parts(inner.n)
+    part = replace(inner, out=F32, ldc=row, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
+    inside = replace(alignment, c=TMA_BYTES)
     built = kernels.kernel(part, inside, config, guard=request.guard, constant=request.constant)
     guards = guards_of(request.guard)
     length, count = 0, 1
@@ -250,7 +251,7 @@ def _parts(
     pieces = _later_pieces(part, places, request.piece_bytes)
     pointers = (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards)
     first = _product(launch, pointers, request, config)
-    return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
+    return [first, _finish(kernels, request.gemm, alignment, (inner.m, row), count, at, request.guard)]
 
 
 def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:
@@ -291,13 +292,13 @@ def _finish(
     kernels: Kernels,
     gemm: Gemm,
     alignment: Alignment,
-    inner: Gemm,
+    part: tuple[int, int],
     count: int,
     at: int,
     guard: Guard | None = None,
 ) -> Step:
-    """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
-    problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
+    """The sum of parts, and the epilogue. part: rows of one, and elements from row to row."""
+    problem = Reduction.of(gemm, count, part[1], part[0] * part[1])
     launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
     pointers = ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard))
     what = f"C of {count} partial sums" if count > 1 else "C of the padded one"

@@ -118,11 +118,10 @@ class Around:
         packed = self.packing.packed
         return min(TMA_BYTES if "A" in packed else self.a_bytes, TMA_BYTES if "B" in packed else self.b_bytes)
 
-    def stores_bytes(self, gemm: Gemm) -> tuple[int, int]:
+    @property
+    def stores_bytes(self) -> tuple[int, int]:
         """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
-        whole = self.packing.tile_multiples
-        parts = next(size for size in (16, 8, 4) if whole or gemm.n * F32.bytes % size == 0)
-        return parts if whole else self.c_bytes, parts
+        return TMA_BYTES if self.packing.tile_multiples else self.c_bytes, TMA_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +317,8 @@ def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tupl
     tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
     if kind == "simt":
         by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")
-        return *tile, per_sm, c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
+        stored = c.columns_together + (c.store == "shared")
+        return *tile, per_sm, c.lanes_m, by_async, c.unroll, c.copied, stored, warps_of(c)
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
     return (
         *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),
@@ -364,7 +364,7 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     per_sm = blocks_per_sm(kind, c, read, spec)
     blocks = sizes.tiles(c) * parts_of(c) * around.count
     parts = c.split_k > 1
-    whole_bytes, part_bytes = around.stores_bytes(read)
+    whole_bytes, part_bytes = around.stores_bytes
     stores = np.where(parts, part_bytes, whole_bytes)
     setting = Setting(
         blocks=blocks,

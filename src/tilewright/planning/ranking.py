@@ -77,9 +77,9 @@ _SMALL_PRODUCTS, _SMALL_BYTES = 64_000_000, 4 << 20
 reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112 x 536 x 112 3.9 and 3.4
 (benchmarks/choice_sweep.py --families mma)."""
 
-_FEW_ROWS = 128
-"""The least of m, n and k up to which mma.sync may be faster than wgmma where tf32 operands are transposed on their
-way."""
+_FEW_ROWS, _SMALL_TRANSPOSED = 128, 4
+"""Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
+wgmma, and times of small problems."""
 
 _FINALISTS = 8
 """Kernels whose options are all priced."""
@@ -251,16 +251,16 @@ def ranked(
 def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
     """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
     problems only; where some is transposed, also what reads more than it computes."""
+    products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
     if reads_orders(gemm):
         served = any(not one.packing.packed for one in tables)
     else:
         few = min(gemm.m, gemm.n, gemm.k) <= _FEW_ROWS
-        served = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES and not few
+        served, small = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES and not few, _SMALL_TRANSPOSED
     if not served:
         return True
-    products, moved_bytes = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes
-    small = count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES
-    return spec.compute_capability == FITTED_FOR and small
+    is_small = count * products <= small * _SMALL_PRODUCTS and count * moved_bytes <= small * _SMALL_BYTES
+    return spec.compute_capability == FITTED_FOR and is_small
 
 
 def _best(seconds: Any, count: int) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels, guarded
@@ -55,7 +55,7 @@ class SimulatedLaunch:
         found = {one.name: self.problem.storage_elements(one.name) for one in self.problem.matrices}
         more = self.groups - 1 if self.groups else batching.get("batch", 1) - 1
         found = {name: size + more * batching.get(f"{name}_step", 0) for name, size in found.items()}
-        if isinstance(self.problem, Gemm) and self.options.get("part_of_k"):
+        if isinstance(self.problem, Gemm) and self.options.get("part_of_k") and not self.kernel.workspace:
             parts = -(-self.problem.k // self.options["part_of_k"])
             found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
         return found
@@ -75,7 +75,11 @@ class SimulatedLaunch:
             ends = (ctypes.c_int32 * self.groups).from_address(addresses[-1])
             addresses, options["group_ends"] = addresses[:-1], list(ends)
         tables, addresses = self._shard_tables(addresses)
-        flags = [ctypes.c_float.from_address(address).value for address in addresses[len(matrices) :]]
+        behind = len(matrices) + len(self.kernel.workspace)
+        if self.kernel.workspace:  # the simulator has memory of its own for partial sums, and for flags
+            tiles = launched_tiles(self.kernel, self.problem)
+            assert not any((ctypes.c_int32 * (FLAGS_OF_A_TILE * tiles)).from_address(addresses[behind - 1]))
+        flags = [ctypes.c_float.from_address(address).value for address in addresses[behind:]]
         assert len(flags) == len(self.kernel.guard_flags)
         if flags and any(flags) is (self.kernel.variant.guard is Guard.CLEAR):
             return
@@ -113,6 +117,11 @@ class SimulatedLaunch:
             for name, (address, size) in counts.items()
         }
         return tables, tuple(others)
+
+
+def launched_tiles(kernel: Kernel, gemm: Any) -> int:
+    """Tiles of C of a problem."""
+    return -(-gemm.m // kernel.tile["m"]) * -(-gemm.n // kernel.tile["n"])
 
 
 class _Loaded:

@@ -90,6 +90,7 @@ class SimtConfig(WarpTiled):
     columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     persistent: as many blocks as run at once, for many tiles
+    stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
     store: of C: each thread its own accumulators; or through shared memory, some rows after the others, so that lanes
         store neighbours wherever rows of C begin
     """
@@ -110,12 +111,13 @@ class SimtConfig(WarpTiled):
     persistent: bool = False
     a_transport: Transport = "registers"
     store: Store = "per_thread"
+    stream_k: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
         *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
-        *("copied", "columns_together", "cluster_k", "persistent", "store"),
+        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k"),
     )
 
     def __post_init__(self) -> None:
@@ -364,6 +366,10 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & (c.persistent > 0),
         lambda c, g: "blocks of a cluster that share the sum over k have one tile each: persistent=False",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.persistent < 1) | (c.split_k > 1)),
+        lambda c, g: "blocks that share out the k of all tiles are persistent, and no tile is split besides",
     ),
     Law(
         lambda c, g: (c.store == "shared") & ((c.cluster_k > 1) | (g.accumulators > 1)),

@@ -15,7 +15,7 @@ from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
-from tilewright.kernels.tile_sizes import warps_of
+from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
@@ -276,6 +276,7 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         store=range(len(_STORES) if simt.stores_unaligned_rows(gemm) else 1),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
+        stream_k=(0,),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
@@ -308,6 +309,24 @@ def simt_core(gemm: Gemm) -> Columns:
         alone = (found.a_transport == "registers") & (found.b_transport == "cp_async")
         found = _CORES[key] = found[~alone | (found.m == 16)].kept()
     return found
+
+
+def simt_streams(gemm: Gemm) -> Columns:
+    """Large tiles of FMAs whose k resident blocks share out in equal parts. Where these add up, registers hold places
+    as well: beside 128 sums and a long run of FMAs there is no room for them."""
+    core = simt_core(gemm)
+
+    def streamed(c: Columns) -> Columns:
+        fits = (accumulators_of(c) < _MOST_SUMS) | (c.unroll <= 8)
+        large = np.flatnonzero(fits & (c.m * c.n >= _LARGE_TILE) & (c.a_transport == c.b_transport))
+        c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
+        return c[np.flatnonzero(legal(simt.LAWS, c, gemm))].kept()
+
+    found: Columns = core.known("streams", streamed)
+    return found
+
+
+_STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 
 
 def _in_core(c: Columns) -> Any:

@@ -10,12 +10,13 @@ from typing import Literal
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Guard, Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, Guard, Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
+from tilewright.planning.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (
@@ -118,6 +119,10 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
+    length, workspace = 0, tuple[tuple[int, int], ...]()
+    if config.stream_k:
+        zeroed, length, workspace, size_bytes = _streamed(kernels, inner, config, size_bytes)
+        steps.append(zeroed)
     if finishes(config):
         steps += _parts(kernels, request, inner, alignment, config, places, at)
     else:
@@ -133,11 +138,15 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
             constant=request.constant,
         )
         check_maps(built.kernel, alignment, config)
-        grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        told = (*_tables(request.shards), *guards_of(request.guard))
+        grid = grid_of(built.kernel, gemm, part_of_k=length, batch=1 if stack is None else stack.count)
+        told = (*workspace, *_tables(request.shards), *guards_of(request.guard))
         shards = () if request.shards is None else request.shards.numbers
         nowhere = (0,) * (len(gemm.matrices) + len(told))
-        values = (*arguments(gemm, nowhere), *shards, *(() if stack is None else steps_of(stack, gemm)))
+        values = (
+            *arguments(gemm, nowhere, part_of_k=length),
+            *shards,
+            *(() if stack is None else steps_of(stack, gemm)),
+        )
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces, added = _later_pieces(gemm, places, request.piece_bytes), _added(gemm, folding.partials)
         pointers = (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *told)
@@ -221,6 +230,26 @@ def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None
                 f"{config} loads or stores {told.operand} by TMA, and it lies at a multiple of "
                 f"{alignment.of(told.operand)} bytes."
             )
+
+
+def _streamed(
+    kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int
+) -> tuple[Step, int, tuple[tuple[int, int], ...], int]:
+    """What stream-K needs beside the matrices: the launch that clears the flags of tiles, the least k of a block, the
+    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`."""
+    assert isinstance(config.kernel, SimtConfig)
+    m, n, k = config.kernel.tile
+    tiles = ceil_div(gemm.m, m) * ceil_div(gemm.n, n)
+    flags, sums_at = tiles * FLAGS_OF_A_TILE, at + round_up(tiles * FLAGS_OF_A_TILE * F32.bytes, 256)
+    nothing = MatrixCopy(0, 0, 0, 1, flags, flags)  # a copy has zeros beyond its source
+    problem = Relayout((nothing,), F32, F32)
+    launch = kernels.auxiliary(RelayoutConfig.of(problem, (TMA_BYTES,), overlapped=kernels.overlaps), problem)
+    places = (int(Place.SCRATCH), at), (int(Place.SCRATCH), sums_at)
+    zeroed = Step(launch, (places[0], places[0]), Role.COPY, "flags of tiles, zero", problem.compulsory_bytes)
+    size_bytes = sums_at + round_up(tiles * m * n * F32.bytes, 256)
+    if size_bytes > _SCRATCH_LIMIT:
+        raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
+    return zeroed, LEAST_STREAMED * k, places[::-1], size_bytes
 
 
 def _part_bytes(gemm: Gemm, parts: int, row: int) -> int:

@@ -25,9 +25,9 @@ from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.model.time import DRAM_SHARE
-from tilewright.planning.block_clocks import busiest_clocks
+from tilewright.planning.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.correction import FITTED_FOR
-from tilewright.planning.exchange import parts_of
+from tilewright.planning.exchange import shared_out, streams_k
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -261,17 +261,17 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
         return c
     if kind == "wgmma":
         return _promising_of_wgmma(c, gemm, spec, count)
-    parts, split = parts_of(c), c.split_k
+    split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
-    most = np.ceil(tiles * parts * (count / spec.sm_count))
-    steps = np.ceil(_tiles_along(gemm.k, c.k) / parts)
-    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, most)
-    whole = split == 1
+    blocks, steps = shared_out(c, tiles, _tiles_along(gemm.k, c.k), spec.sm_count * together, count)
+    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, np.ceil(blocks / spec.sm_count))
+    streamed = streams_k(c)
+    whole = (split == 1) & np.logical_not(streamed)
     clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
     work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
     if not whole.all():
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
-        work += np.where(whole, 0.0, _START_CLOCKS + part_clocks * parts)
+        work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
     work += _START_CLOCKS
     least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]

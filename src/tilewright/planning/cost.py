@@ -26,7 +26,7 @@ from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
 from tilewright.planning.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
-from tilewright.planning.exchange import exchange_clocks, parts_of
+from tilewright.planning.exchange import exchange_clocks, shared_out, streams_k
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.planning.wgmma_cost import Timed
 from tilewright.problem.gemm import Gemm, Order
@@ -174,9 +174,10 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
     parts = c.split_k > 1
-    reduced = np.where(parts, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    reduced = finishing_seconds(c, sizes, gemm, spec)
     if packing.tile_multiples:
         reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
+        kernel = np.where(streams_k(c), np.inf, kernel)
     more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
 
@@ -338,15 +339,17 @@ def _sized_features(
 ) -> tuple[Any, ...]:
     """The others. lie: `_how_operands_lie`."""
     m, n, k = sizes
-    tile_m, tile_n, parts = c.m, c.n, parts_of(c)
+    tile_m, tile_n = c.m, c.n
     rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
-    per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    fill = rows * columns * parts * count / (spec.sm_count * per_sm)
+    slots = spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    blocks, _ = shared_out(c, rows * columns, ceil_div(k, c.k), slots, count)
+    parts = blocks / (rows * columns * count)
+    fill = blocks / slots
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     depth = np.maximum(k, 1)
     return (
-        *(c.raster_rows, size_bytes, np.log2(c.split_k), *lie),
+        *(c.raster_rows, size_bytes, np.where(streams_k(c), -1.0, np.log2(c.split_k)), *lie),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns)),
         *(rows * tile_m / m, columns * tile_n / n, np.log2(m), np.log2(n), np.log2(depth), np.log2(depth / parts)),
         *(np.log2(moved_bytes / spec.l2_bytes), np.log2(seconds)),
@@ -362,20 +365,21 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     """Of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction. read: behind the
     packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
-    blocks = sizes.tiles(c) * parts_of(c) * around.count
+    together = np.maximum(1, per_sm)
+    blocks, steps = shared_out(c, sizes.tiles(c), ceil_div(sizes.k, c.k), spec.sm_count * together, around.count)
     parts = c.split_k > 1
     whole_bytes, part_bytes = around.stores_bytes
     stores = np.where(parts, part_bytes, whole_bytes)
     setting = Setting(
         blocks=blocks,
-        k_tiles=ceil_div(ceil_div(sizes.k, parts_of(c)), c.k),
+        k_tiles=steps,
         aligned_bytes=around.loads_bytes,
         result_bytes=stores,
         out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
-    clocks = sm_clocks(kind, c, read, spec, setting, np.maximum(1, per_sm), stored)
-    clocks = clocks + np.ceil(blocks / (spec.sm_count * np.maximum(1, per_sm))) * exchange_clocks(c)
+    clocks = sm_clocks(kind, c, read, spec, setting, together, stored)
+    clocks = clocks + np.ceil(blocks / (spec.sm_count * together)) * exchange_clocks(c, together)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
@@ -408,6 +412,12 @@ def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Pa
     size_bytes = 2 * count * elements * gemm.dtype.bytes
     more = -_PACKED_EARLY_SECONDS if spec.compute_capability == FITTED_FOR else _PACKING_LAUNCH_SECONDS
     return moving(size_bytes, spec, bool(packing.packed)) + bool(packing.packed) * more
+
+
+def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
+    """Of the launch that adds up the parts of split-K, or of the one that clears the flags of stream-K."""
+    found = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    return found + streams_k(c) * launch_seconds(spec)
 
 
 def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:

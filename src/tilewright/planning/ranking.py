@@ -23,7 +23,7 @@ from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
+from tilewright.kernels.spaces import legal_parts, simt_streams, space, with_cluster_k
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
 from tilewright.model.time import predict_seconds
@@ -229,6 +229,7 @@ def ranked(
         known = fitted_here and gemm.pieces is None and swept
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
+        sources += streaming_k(gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
@@ -361,6 +362,7 @@ def whole_space(
                 rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
+                clusters += streaming_k(read, spec) if kind == "simt" and not way.tile_multiples else []
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
             found += [(of, way) for of in (rows, *clusters)]
@@ -442,6 +444,19 @@ def sharing_k(
         spread[rows] = getattr(c, name)
         found = found.with_columns(**{name: spread.take(found.base)})
     return [found] if len(found) else []
+
+
+_LEAST_TO_STREAM = 16
+"""k tiles of a tile from which on it may pay that blocks of stream-K meet inside it."""
+
+
+def streaming_k(gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
+    """A table of kernels whose blocks share out the k of all tiles in equal parts, where these are no whole waves."""
+    c = simt_streams(gemm)
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
+    c = c[np.flatnonzero((gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < _MOST_WAVES["simt"]))]
+    return [c] if len(c) else []
 
 
 def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:

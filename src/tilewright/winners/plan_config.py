@@ -33,6 +33,11 @@ class PlanConfig:
         """Blocks that share the sum over k of a tile."""
         return self.kernel.split_k
 
+    @property
+    def stream_k(self) -> bool:
+        """Whether blocks share out the k of all tiles, and add up in the kernel."""
+        return getattr(self.kernel, "stream_k", False)
+
     def with_split_k(self, parts: int) -> PlanConfig:
         return replace(self, kernel=self.kernel.with_split_k(parts))
 

@@ -1,0 +1,92 @@
+"""Kernels of FMAs whose blocks share out the k of all tiles: what is legal, what a plan computes, who proposes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from simulated import run_plan, simulated_dispatcher
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import F32
+from tilewright.kernels.configuration import from_data, rows_of, to_data
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.spaces import simt_streams
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.exchange import shared_out
+from tilewright.planning.kernels import build_of
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.plan import Place, Role
+from tilewright.planning.ranking import ranked, streaming_k
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.reference import view
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.toolchain import check_launchable
+from tilewright.winners.order import order_of
+from tilewright.winners.plan_config import PlanConfig
+
+H100 = device("H100")
+STREAMED = SimtConfig((32, 64, 8), (16, 32), unroll=8, raster_rows=2, persistent=True, stream_k=True)
+BY_ASYNC = {"a_transport": "cp_async", "b_transport": "cp_async", "stages": 4}
+
+
+@pytest.mark.parametrize("k", [1, 64, 200, 203])
+@pytest.mark.parametrize("options", [{}, BY_ASYNC, {"store": "shared", "copied": 1}], ids=["", "cp.async", "shared"])
+@pytest.mark.parametrize("packed", ["", "B"])
+def test_a_plan_clears_the_flags_of_tiles_and_adds_up_in_the_kernel(
+    packed: str, options: dict[str, object], k: int
+) -> None:
+    gemm = Gemm(70, 131, k, b=Order.COL, beta=0.5)
+    operands = make_operands(gemm, seed=3)
+    names = frozenset(packed)
+    config = PlanConfig(replace(STREAMED, **options), names, names)  # type: ignore[arg-type]
+    plan = plan_of(simulated_dispatcher().kernels, Request(gemm, alignment_of_rows(gemm)), config)
+    assert [step.role for step in plan.steps] == [*[Role.COPY] * (1 + len(packed)), Role.PRODUCT]
+    places = {Place.A: operands.storage("A"), Place.B: operands.storage("B"), Place.OUT: operands.storage("C").copy()}
+    run_plan(plan, places)
+    assert check(operands, gemm.out.decode(view(gemm, "C", places[Place.OUT]))).ok
+
+
+def test_what_blocks_of_stream_k_cannot_be() -> None:
+    gemm = Gemm(512, 512, 512, b=Order.COL)
+    assert "are persistent" in " ".join(replace(STREAMED, persistent=False, raster_rows=1).reasons_against(gemm))
+    assert "no tile is split" in " ".join(replace(STREAMED, split_k=2).reasons_against(gemm))
+    assert not STREAMED.reasons_against(gemm)
+    assert from_data(to_data(STREAMED)) == STREAMED
+
+
+def test_another_order_of_sums_is_another_order() -> None:
+    gemm = Gemm(128, 128, 512, b=Order.COL)
+    whole = replace(STREAMED, stream_k=False)
+    streamed, plain = (order_of(build_of(gemm, PlanConfig(one)), part_of_k=8) for one in (STREAMED, whole))
+    assert streamed.shared_by and not plain.shared_by and streamed.name != plain.name
+
+
+def test_blocks_share_out_k_tiles_evenly() -> None:
+    rows = simt_streams(Gemm(384, 4608, 3584, b=Order.COL))[:3].with_columns(stream_k=np.array([1, 1, 0]))
+    blocks, each = shared_out(rows, np.array([108, 2, 108]), np.array([224, 8, 224]), np.array([264, 264, 264]))
+    assert (blocks.tolist(), each.tolist()) == ([264, 4, 108], [92, 4, 224])
+
+
+@pytest.mark.parametrize("sizes", [(384, 4608, 3584), (301, 2049, 4097)])
+def test_the_choice_proposes_them_where_tiles_are_no_whole_waves(sizes: tuple[int, int, int]) -> None:
+    gemm = Gemm(*sizes, F32, b=Order.COL)
+    alignment = alignment_of_rows(gemm)
+    assert any(config.stream_k for _, config in islice(ranked(gemm, H100, alignment), 400))
+    ordered = ranked(gemm, H100, alignment, keep_order=True)
+    assert not any(config.stream_k for _, config in islice(ordered, 400))
+    padded = [config for _, config in ranked(gemm, H100, alignment) if config.stream_k and config.tile_multiples]
+    assert not padded
+    assert not streaming_k(replace(gemm, k=64, lda=0, ldb=0), H100)
+
+
+@pytest.mark.parametrize("sizes", [(384, 4608, 3584), (301, 2049, 4097)])
+def test_they_fit_into_registers(sizes: tuple[int, int, int]) -> None:
+    gemm = Gemm(*sizes, F32, b=Order.COL)
+    table = simt_streams(gemm)
+    for config in rows_of("simt", table, [*range(0, len(table), len(table) // 3)]):
+        built = build_of(gemm, PlanConfig(config))
+        check_launchable(built, H100, gemm)
+        assert compile_cuda(built.source, H100.arch).resources.spill_store_bytes <= 32

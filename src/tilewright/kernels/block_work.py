@@ -80,7 +80,7 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     size_bytes = c.m * c.n * setting.out_bytes
     requests = size_bytes / (WARP_THREADS * width)
     lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, np.where(alone, c.lanes_m, 8) * requests)
-    through = c.store == "shared"
+    through = (c.store == "shared") & (setting.result_bytes < _WIDE)
     # Of the rows that a narrow request touches it stores 32 bytes, or every fourth element of 128 bytes.
     sectors = np.where(width == _WIDE, size_bytes / _SECTOR_BYTES, np.where(alone, 2 * c.lanes_m, 18) * requests)
     stored = Access("C", "store", "global", width, requests, lines=lines, sectors=sectors)
@@ -212,24 +212,13 @@ def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
 
 
 def _by_rows(c: Any, setting: Setting) -> tuple[Access, ...]:
-    """C of SIMT kernels from shared memory, one element a lane where rows begin anywhere, else four."""
-    sums = c.m * c.n
-    size_bytes = sums * setting.out_bytes
-    width = np.where(setting.result_bytes == _WIDE, _WIDE, setting.out_bytes)
-    requests = size_bytes / (WARP_THREADS * width)
-    across = np.where(width == _WIDE, 0.0, requests)  # a line or a sector more, where rows begin inside one
+    """Unaligned rows of C of SIMT kernels from shared memory, neighbours by lanes, which begin inside a sector."""
+    requests = c.m * c.n / WARP_THREADS
+    sectors = requests * (1 + WARP_THREADS * setting.out_bytes / _SECTOR_BYTES)
     return (
-        _shared("C_tile", "store", sums / (WARP_THREADS * 4)),
-        _shared("C_tile", "load", requests, width=np.where(width == _WIDE, _WIDE, 4)),
-        Access(
-            "C",
-            "store",
-            "global",
-            width,
-            requests,
-            lines=size_bytes / _LINE_BYTES + across,
-            sectors=size_bytes / _SECTOR_BYTES + across,
-        ),
+        _shared("C_tile", "store", requests / 4),
+        _shared("C_tile", "load", requests, width=4),
+        Access("C", "store", "global", setting.out_bytes, requests, lines=2 * requests, sectors=sectors),
     )
 
 

@@ -91,8 +91,8 @@ class SimtConfig(WarpTiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     persistent: as many blocks as run at once, for many tiles
     stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
-    store: of C: each thread its own accumulators; or through shared memory, some rows after the others, so that lanes
-        store neighbours wherever rows of C begin
+    store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
+        others, so that lanes store neighbours
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -201,16 +201,12 @@ class SimtConfig(WarpTiled):
         )
 
     def _stored(self, gemm: Gemm) -> tuple[Step, ...]:
-        """A piece of each lane's rows at a time through shared memory, and from there a row after the other."""
-        if self.store == "per_thread":
+        """A piece of each lane's rows at a time through shared memory, and from there a row after the other. Where rows
+        of C are aligned, as those of partial sums are, lanes store whole lines by themselves."""
+        if self.store == "per_thread" or not stores_unaligned_rows(gemm):
             return ()
         pieces = next(digit.name for digit in self._digits if digit.dim == "m" and digit.counts_pieces)
-        vector = 1 if stores_unaligned_rows(gemm) else _PIECE
-        return (
-            Stage("C", Space.SHARED, under=pieces),
-            Distribute("C_tile", vector=vector),
-            Relayout("C_tile", pad=self.pad),
-        )
+        return Stage("C", Space.SHARED, under=pieces), Distribute("C_tile"), Relayout("C_tile", pad=self.pad)
 
 
 def _copy(tile: str, transport: Transport) -> Step:

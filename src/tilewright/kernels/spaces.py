@@ -69,8 +69,12 @@ _CORES: dict[Any, Columns] = {}
 
 def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
     """The legal kernels that share the sum over k in a cluster of so many blocks, a column; those of wgmma with the
-    deepest ring beside the sums that are exchanged."""
+    deepest ring beside the sums that are exchanged. Threads of SIMT kernels store what they own of a tile, columns one
+    by one where rows are unaligned."""
     c = c.with_columns(cluster_k=blocks)
+    if kind == "simt":
+        alone = np.where(c.store == "shared", 1, c.columns_together)
+        c = c.with_columns(columns_together=alone, store=np.full(len(c), "per_thread"))
     if kind == "wgmma":
         c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
     c = c[np.flatnonzero(legal(_LAWS[kind], c, gemm))]
@@ -254,9 +258,6 @@ _WAYS = tuple(
 )
 """k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
-_STORES = ((4, "per_thread"), (1, "per_thread"), (4, "shared"))
-"""Columns that a thread has together, and how it stores them: all but the first for rows of C that are unaligned."""
-
 _CORE_WAYS = (
     (16, 8, "registers", "registers", 2),
     (16, 16, "registers", "registers", 2),
@@ -274,19 +275,17 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     more = product(
         way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
-        store=range(len(_STORES) if simt.stores_unaligned_rows(gemm) else 1),
+        columns_together=(4,),
+        store=("shared" if simt.stores_unaligned_rows(gemm) else "per_thread",),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
         stream_k=(0,),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
     more = more[np.tile(np.arange(len(more)), len(tiles))]
-    columns = {name: getattr(more, name) for name in more.names}
-    for which, names, of in (
-        (columns.pop("way"), ("k", "unroll", "a_transport", "b_transport", "stages"), ways),
-        (columns.pop("store"), ("columns_together", "store"), _STORES),
-    ):
-        columns |= {name: np.array(one)[which] for name, one in zip(names, zip(*of, strict=True), strict=True)}
+    names = ("k", "unroll", "a_transport", "b_transport", "stages")
+    columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
+    columns |= {name: getattr(more, name) for name in more.names if name != "way"}
     constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
     # What cp.async transposes, it copies element by element.
@@ -312,19 +311,22 @@ def simt_core(gemm: Gemm) -> Columns:
 
 
 def simt_streams(gemm: Gemm) -> Columns:
-    """Large tiles of FMAs whose k resident blocks share out in equal parts. Where these add up, registers hold places
-    as well: beside 128 sums and a long run of FMAs there is no room for them."""
+    """Tiles of FMAs, not the smallest, whose k resident blocks share out in equal parts. Where these add up, registers
+    hold places as well: beside 128 sums and a long run of FMAs there is no room for them."""
     core = simt_core(gemm)
 
     def streamed(c: Columns) -> Columns:
-        fits = (accumulators_of(c) < _MOST_SUMS) | (c.unroll <= 8)
-        large = np.flatnonzero(fits & (c.m * c.n >= _LARGE_TILE) & (c.a_transport == c.b_transport))
+        fits = ((accumulators_of(c) < _MOST_SUMS) | (c.unroll <= 8)) & (c.k <= 16)
+        large = np.flatnonzero(fits & (c.m * c.n >= _STREAMED_TILE) & (c.a_transport == c.b_transport))
         c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
         return c[np.flatnonzero(legal(simt.LAWS, c, gemm))].kept()
 
     found: Columns = core.known("streams", streamed)
     return found
 
+
+_STREAMED_TILE = 48 * 96
+"""Elements of C: of smaller tiles there are whole waves."""
 
 _STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 

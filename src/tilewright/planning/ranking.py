@@ -190,7 +190,7 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
     """What makes most of a plan's speed: all but the options of an epilogue, a raster or a launch."""
     kernel = config.kernel
     around = (kernel.kind, kernel.split_k, config.packed, config.transposed, config.tile_multiples)
-    blocks = ("tile", "consumers", "ping_pong", "cluster", "cluster_k", "persistent")
+    blocks = ("tile", "consumers", "ping_pong", "cluster", "cluster_k", "persistent", "stream_k")
     names = (*blocks, "swap_ab", "left_in_registers", "warp_tile", "lanes_m")
     return (*around, *(getattr(kernel, name, None) for name in names))
 

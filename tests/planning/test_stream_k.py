@@ -11,9 +11,10 @@ from simulated import run_plan, simulated_dispatcher
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import F32
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import from_data, rows_of, to_data
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import simt_streams
+from tilewright.kernels.spaces import simt_core, simt_streams
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.exchange import shared_out
 from tilewright.planning.kernels import build_of
@@ -30,6 +31,10 @@ from tilewright.winners.plan_config import PlanConfig
 H100 = device("H100")
 STREAMED = SimtConfig((32, 64, 8), (16, 32), unroll=8, raster_rows=2, persistent=True, stream_k=True)
 BY_ASYNC = {"a_transport": "cp_async", "b_transport": "cp_async", "stages": 4}
+
+
+def streams(gemm: Gemm) -> Columns:
+    return simt_streams(simt_core(gemm), gemm)
 
 
 @pytest.mark.parametrize("k", [1, 64, 200, 203])
@@ -65,7 +70,7 @@ def test_another_order_of_sums_is_another_order() -> None:
 
 
 def test_blocks_share_out_k_tiles_evenly() -> None:
-    rows = simt_streams(Gemm(384, 4608, 3584, b=Order.COL))[:3].with_columns(stream_k=np.array([1, 1, 0]))
+    rows = streams(Gemm(384, 4608, 3584, b=Order.COL))[:3].with_columns(stream_k=np.array([1, 1, 0]))
     blocks, each = shared_out(rows, np.array([108, 2, 108]), np.array([224, 8, 224]), np.array([264, 264, 264]))
     assert (blocks.tolist(), each.tolist()) == ([264, 4, 108], [92, 4, 224])
 
@@ -79,13 +84,13 @@ def test_the_choice_proposes_them_where_tiles_are_no_whole_waves(sizes: tuple[in
     assert not any(config.stream_k for _, config in islice(ordered, 400))
     padded = [config for _, config in ranked(gemm, H100, alignment) if config.stream_k and config.tile_multiples]
     assert not padded
-    assert not streaming_k(replace(gemm, k=64, lda=0, ldb=0), H100)
+    assert not streaming_k(simt_core(gemm), replace(gemm, k=64, lda=0, ldb=0), H100)
 
 
 @pytest.mark.parametrize("sizes", [(384, 4608, 3584), (301, 2049, 4097)])
 def test_they_fit_into_registers(sizes: tuple[int, int, int]) -> None:
     gemm = Gemm(*sizes, F32, b=Order.COL)
-    table = simt_streams(gemm)
+    table = streams(gemm)
     for config in rows_of("simt", table, [*range(0, len(table), len(table) // 3)]):
         built = build_of(gemm, PlanConfig(config))
         check_launchable(built, H100, gemm)

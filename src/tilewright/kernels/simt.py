@@ -29,6 +29,7 @@ from tilewright.schedule import (
     Accumulate,
     Bind,
     Cluster,
+    DependentLaunch,
     Distribute,
     Epilogue,
     Fuse,
@@ -91,6 +92,7 @@ class SimtConfig(WarpTiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     persistent: as many blocks as run at once, for many tiles
     stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
+    dependent_launch: it starts under the kernel before (sm_90)
     store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
         others, so that lanes store neighbours
     """
@@ -112,12 +114,13 @@ class SimtConfig(WarpTiled):
     a_transport: Transport = "registers"
     store: Store = "per_thread"
     stream_k: bool = False
+    dependent_launch: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
         *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
-        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k"),
+        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k", "dependent_launch"),
     )
 
     def __post_init__(self) -> None:
@@ -162,6 +165,7 @@ class SimtConfig(WarpTiled):
             Accumulate(over="k_tile"),
             *self._staged(gemm, inner),
             *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
+            *((DependentLaunch(),) if self.dependent_launch else ()),
         )
 
     @property

@@ -278,7 +278,7 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
         columns_together=(4,),
         store=("shared" if simt.stores_unaligned_rows(gemm) else "per_thread",),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
-        stream_k=(0,),
+        **dict.fromkeys(("stream_k", "dependent_launch"), (0,)),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
@@ -310,19 +310,13 @@ def simt_core(gemm: Gemm) -> Columns:
     return found
 
 
-def simt_streams(gemm: Gemm) -> Columns:
-    """Tiles of FMAs, not the smallest, whose k resident blocks share out in equal parts. Where these add up, registers
-    hold places as well: beside 128 sums and a long run of FMAs there is no room for them."""
-    core = simt_core(gemm)
-
-    def streamed(c: Columns) -> Columns:
-        fits = ((accumulators_of(c) < _MOST_SUMS) | (c.unroll <= 8)) & (c.k <= 16)
-        large = np.flatnonzero(fits & (c.m * c.n >= _STREAMED_TILE) & (c.a_transport == c.b_transport))
-        c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
-        return c[np.flatnonzero(legal(simt.LAWS, c, gemm))].kept()
-
-    found: Columns = core.known("streams", streamed)
-    return found
+def simt_streams(c: Columns, gemm: Gemm) -> Columns:
+    """Tiles of FMAs of a table, not the smallest, whose k resident blocks share out in equal parts. Where these add up,
+    registers hold places as well: beside 128 sums and a long run of FMAs there is no room for them."""
+    fits = ((accumulators_of(c) < _MOST_SUMS) | (c.unroll <= 8)) & (c.k <= 16) & (c.persistent == 0)
+    large = np.flatnonzero(fits & (c.m * c.n >= _STREAMED_TILE) & (c.a_transport == c.b_transport))
+    c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
+    return c[np.flatnonzero(legal(simt.LAWS, c, gemm))]
 
 
 _STREAMED_TILE = 48 * 96

@@ -229,7 +229,7 @@ def ranked(
         known = fitted_here and gemm.pieces is None and swept
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
-        sources += streaming_k(gemm, spec) if kind == "simt" and known and not whole else []
+        sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
@@ -362,7 +362,11 @@ def whole_space(
                 rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
-                clusters += streaming_k(read, spec) if kind == "simt" and not way.tile_multiples else []
+                clusters += (
+                    streaming_k(legal[legal.raster_rows == 1], read, spec)
+                    if kind == "simt" and not way.tile_multiples
+                    else []
+                )
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
             found += [(of, way) for of in (rows, *clusters)]
@@ -450,9 +454,9 @@ _LEAST_TO_STREAM = 16
 """k tiles of a tile from which on it may pay that blocks of stream-K meet inside it."""
 
 
-def streaming_k(gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
+def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
     """A table of kernels whose blocks share out the k of all tiles in equal parts, where these are no whole waves."""
-    c = simt_streams(gemm)
+    c = simt_streams(c, gemm) if c.table is None else c.table.known("streams", lambda c: simt_streams(c, gemm).kept())
     tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
     c = c[np.flatnonzero((gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < _MOST_WAVES["simt"]))]

@@ -18,8 +18,9 @@ from tilewright.kernels.spaces import simt_core, simt_streams
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.exchange import shared_out
 from tilewright.planning.kernels import build_of
-from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
 from tilewright.planning.plan import Place, Role
+from tilewright.planning.predicted import predict_plan
 from tilewright.planning.ranking import ranked, streaming_k
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
@@ -95,3 +96,12 @@ def test_they_fit_into_registers(sizes: tuple[int, int, int]) -> None:
         built = build_of(gemm, PlanConfig(config))
         check_launchable(built, H100, gemm)
         assert compile_cuda(built.source, H100.arch).resources.spill_store_bytes <= 32
+
+
+def test_their_time_is_predicted_by_the_model_too() -> None:
+    gemm = Gemm(384, 4608, 3584, b=Order.COL)
+    config = SimtConfig((64, 128, 16), (32, 64), unroll=16, raster_rows=8, persistent=True, stream_k=True)
+    request = Request(gemm, alignment_of_rows(gemm))
+    plan = plan_of(PaperKernels(H100), request, PlanConfig(config))
+    told = predict_plan(plan, gemm.flops, H100)
+    assert 230e-6 < told.seconds < 330e-6

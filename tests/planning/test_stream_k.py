@@ -105,3 +105,9 @@ def test_their_time_is_predicted_by_the_model_too() -> None:
     plan = plan_of(PaperKernels(H100), request, PlanConfig(config))
     told = predict_plan(plan, gemm.flops, H100)
     assert 230e-6 < told.seconds < 330e-6
+
+
+def test_no_k_is_guarded_that_tiles_divide() -> None:
+    for k, guarded in ((512, False), (508, True)):
+        gemm = Gemm(128, 128, k, b=Order.COL)
+        assert ("< K" in build_of(gemm, PlanConfig(STREAMED)).cuda) is guarded

@@ -181,6 +181,11 @@ on the SMs in any order, and neighbours no longer ask for the same lines at the 
 Measured on the H200 in bf16 at 4096 x 14336 x 4096, sustained: 0.990 of cuBLAS with dependent launch, else 1.000; at
 2048^3, 24 us in a burst, 1.000 with it, else 0.973 (benchmarks/results/early_start_h200.jsonl)."""
 
+_EARLY_BLOCKS = 0.25
+"""Of the SMs. FMA kernels that start under the kernel before take 0.79 of the time where they have up to 16 blocks, 0.85
+up to 33, and 1.1 to 3.7 of it between 34 and 600: blocks that wait lie unevenly on the SMs (257 pairs of plans, H100,
+benchmarks/choice_sweep.py)."""
+
 _FLAT_GRID = 0.3
 """Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
 H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4."""
@@ -311,6 +316,14 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
     return c.with_columns(evict_first=_read_once(gemm))
+
+
+def with_early_start(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+    """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
+    clears their flags."""
+    blocks = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n) * c.cluster_k * count
+    few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
+    return c.with_columns(dependent_launch=(few | (c.stream_k > 0)).astype(np.int64))
 
 
 def _read_once(gemm: Gemm) -> Deferred:

@@ -318,8 +318,8 @@ def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tupl
     tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
     if kind == "simt":
         by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")
-        stored = c.columns_together + (c.store == "shared")
-        return *tile, per_sm, c.lanes_m, by_async, c.unroll, c.copied, stored, warps_of(c)
+        copies = c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
+        return *tile, per_sm, *copies, c.stream_k
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
     return (
         *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),
@@ -358,6 +358,7 @@ def _sized_features(
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
         log2(count),
+        getattr(c, "dependent_launch", 0),
     )
 
 

@@ -37,6 +37,7 @@ from tilewright.planning.candidates import (
     promising,
     promoted,
     table_of,
+    with_early_start,
     with_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
@@ -240,6 +241,8 @@ def ranked(
         joint = reduce(Columns.beside, sources)
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
+        elif kind == "simt" and spec.compute_capability == FITTED_FOR:
+            joint = with_early_start(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
         behind = _behind_each(kind, joint, ends, ways, gemm)
         priced = _priced_together(kind, behind, gemm, spec, alignment, count)

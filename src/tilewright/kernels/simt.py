@@ -92,6 +92,7 @@ class SimtConfig(WarpTiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     persistent: as many blocks as run at once, for many tiles
     stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
+    interleaved_copies: a part of the next copies in each of the k steps of a tile, all of which are unrolled
     dependent_launch: it starts under the kernel before (sm_90)
     store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
         others, so that lanes store neighbours
@@ -115,12 +116,14 @@ class SimtConfig(WarpTiled):
     store: Store = "per_thread"
     stream_k: bool = False
     dependent_launch: bool = False
+    interleaved_copies: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
         *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
-        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k", "dependent_launch"),
+        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k"),
+        *("dependent_launch", "interleaved_copies"),
     )
 
     def __post_init__(self) -> None:
@@ -191,7 +194,7 @@ class SimtConfig(WarpTiled):
             Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
             _copy("A_tile", self.a_transport),
             _copy("B_tile", self.b_transport),
-            Pipeline("k_tile", self.stages),
+            Pipeline("k_tile", self.stages, interleave=inner if self.interleaved_copies else ""),
             Stage("A", Space.REGISTER, under=inner),
             Stage("B", Space.REGISTER, under=inner),
             Vectorize("A_frag", 4),
@@ -366,6 +369,10 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & (c.persistent > 0),
         lambda c, g: "blocks of a cluster that share the sum over k have one tile each: persistent=False",
+    ),
+    Law(
+        lambda c, g: (c.interleaved_copies > 0) & (c.unroll != c.k),
+        lambda c, g: f"copies lie between the k steps of a tile, of which {c.unroll} of {c.k} are unrolled",
     ),
     Law(
         lambda c, g: (c.stream_k > 0) & ((c.persistent < 1) | (c.split_k > 1)),

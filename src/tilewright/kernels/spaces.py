@@ -258,6 +258,8 @@ _WAYS = tuple(
 )
 """k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
+_INTERLEAVED = 1
+
 _CORE_WAYS = (
     (16, 8, "registers", "registers", 2),
     (16, 16, "registers", "registers", 2),
@@ -288,6 +290,8 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     columns |= {name: getattr(more, name) for name in more.names if name != "way"}
     constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
+    by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
+    c = c.with_columns(interleaved_copies=(by_registers & (c.unroll == c.k)).astype(np.int64) * _INTERLEAVED)
     # What cp.async transposes, it copies element by element.
     copies = c.copied == 4
     for name in ("A", "B"):

@@ -68,7 +68,7 @@ _OUTLIER = 4.0
 
 _TREES: dict[str, Any] = {
     "max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12, "min_samples_leaf": 30,
-    "random_state": 0,
+    "early_stopping": False, "random_state": 0,
 }  # fmt: skip
 
 

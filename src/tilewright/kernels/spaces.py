@@ -258,8 +258,6 @@ _WAYS = tuple(
 )
 """k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
-_INTERLEAVED = 1
-
 _CORE_WAYS = (
     (16, 8, "registers", "registers", 2),
     (16, 16, "registers", "registers", 2),
@@ -280,7 +278,7 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
         columns_together=(4,),
         store=("shared" if simt.stores_unaligned_rows(gemm) else "per_thread",),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
-        **dict.fromkeys(("stream_k", "dependent_launch"), (0,)),
+        **dict.fromkeys(("stream_k", "dependent_launch", "interleaved_copies"), (0,)),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
@@ -290,8 +288,6 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     columns |= {name: getattr(more, name) for name in more.names if name != "way"}
     constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
-    by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
-    c = c.with_columns(interleaved_copies=(by_registers & (c.unroll == c.k)).astype(np.int64) * _INTERLEAVED)
     # What cp.async transposes, it copies element by element.
     copies = c.copied == 4
     for name in ("A", "B"):
@@ -323,8 +319,8 @@ def simt_streams(c: Columns, gemm: Gemm) -> Columns:
 
 
 _STREAMED_TILE = 48 * 96
-"""Elements of C: of smaller tiles there are whole waves. In 24 of 28 problems the fastest such kernels had tiles through
-registers, with a k of 16 (benchmarks/choice_sweep.py, H100)."""
+"""Elements of C: of smaller tiles there are whole waves. In 24 of 28 problems the fastest such kernels had tiles that
+came through registers, with a k of 16 (benchmarks/choice_sweep.py, H100)."""
 
 _STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 

@@ -117,7 +117,7 @@ def _part(copy: Steps, turn: Expr, turns: int, evenly: bool) -> Body:
         every = turns // copy.count
         number = binary(Op.DIV, turn, every)
         due = both(binary(Op.EQ, binary(Op.MOD, turn, every), 0), binary(Op.LT, number, copy.count))
-        return if_any(due, copy.some(number, 1))
+        return if_any(due, copy.body(number))
     each = ceil_div(copy.count, turns)
     number = turn * each + Var(copy.var)
     body = copy.body(number)

@@ -37,8 +37,8 @@ from tilewright.planning.candidates import (
     promising,
     promoted,
     table_of,
-    with_early_start,
     with_options,
+    with_simt_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
@@ -242,7 +242,7 @@ def ranked(
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         elif kind == "simt" and spec.compute_capability == FITTED_FOR:
-            joint = with_early_start(joint, gemm, spec, count)
+            joint = with_simt_options(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
         behind = _behind_each(kind, joint, ends, ways, gemm)
         priced = _priced_together(kind, behind, gemm, spec, alignment, count)

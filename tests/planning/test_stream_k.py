@@ -111,3 +111,26 @@ def test_no_k_is_guarded_that_tiles_divide() -> None:
     for k, guarded in ((512, False), (508, True)):
         gemm = Gemm(128, 128, k, b=Order.COL)
         assert ("< K" in build_of(gemm, PlanConfig(STREAMED)).cuda) is guarded
+
+
+@pytest.mark.parametrize(("sizes", "early"), [((73, 116, 20), True), ((300, 1024, 1024), False)])
+def test_kernels_of_few_blocks_start_under_the_kernel_before(sizes: tuple[int, int, int], early: bool) -> None:
+    gemm = Gemm(*sizes, F32, b=Order.COL)
+    plans = [one for _, one in islice(ranked(gemm, H100, alignment_of_rows(gemm)), 30) if not one.shares_k]
+    assert plans
+    for plan in plans:
+        assert isinstance(plan.kernel, SimtConfig)
+        blocks = -(-gemm.m // plan.kernel.m) * -(-gemm.n // plan.kernel.n) * plan.kernel.cluster_k
+        assert plan.kernel.dependent_launch is (blocks <= H100.sm_count / 4)
+    assert any(plan.kernel.dependent_launch for plan in plans) is early  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rows", [384, 380])
+def test_copies_lie_between_k_steps_where_no_edge_is_guarded(rows: int) -> None:
+    gemm = Gemm(rows, 4608, 3584, F32, b=Order.COL)
+    plans = [one.kernel for _, one in islice(ranked(gemm, H100, alignment_of_rows(gemm)), 200)]
+    between = [one for one in plans if isinstance(one, SimtConfig) and one.interleaved_copies]
+    assert bool(between) is (rows == 384)
+    assert all(
+        one.tile[:2] in ((128, 128), (96, 128)) or one.warp_tile[0] * one.warp_tile[1] >= 96 * 32 for one in between
+    )

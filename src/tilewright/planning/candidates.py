@@ -22,7 +22,7 @@ from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
-from tilewright.kernels.tile_sizes import accumulators_of, warps_of
+from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.model.time import DRAM_SHARE
@@ -187,10 +187,10 @@ _EARLY_BLOCKS = 0.25
 0.85 up to 33, and 1.1 to 3.7 of it between 34 and 600: blocks that wait lie unevenly on the SMs (257 pairs of plans,
 H100, benchmarks/choice_sweep.py)."""
 
-_LARGE_THREADS, _LARGE_WARPS = 96, 4
-"""Accumulators of a thread from which on copies lie between k steps, and warps of a block. Tiles of 96 x 128 and 128 x
-128 take 0.95 to 0.96 of the time then, in whole waves and as stream-K; 64 x 128 0.99 to 1.02; 128 x 256, with 8 warps,
-1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100)."""
+_LARGE_THREADS = 96
+"""Accumulators of a thread from which on copies lie between k steps, in blocks of two by two warps. Tiles of 96 x 128
+and 128 x 128 take 0.95 to 0.96 of the time then, in whole waves and as stream-K; 64 x 128 0.99 to 1.02; 128 x 256, with
+8 warps, 1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100)."""
 
 _FLAT_GRID = 0.3
 """Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
@@ -332,7 +332,7 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
     few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
     whole = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0)
     unrolled = (c.a_transport == "registers") & (c.b_transport == "registers") & (c.unroll == c.k)
-    large = (accumulators_of(c) >= _LARGE_THREADS) & (warps_of(c) == _LARGE_WARPS)
+    large = (accumulators_of(c) >= _LARGE_THREADS) & (c.m == 2 * c.warp_m) & (c.n == 2 * c.warp_n)
     return c.with_columns(dependent_launch=few | (c.stream_k > 0), interleaved_copies=whole & unrolled & large)
 
 

@@ -63,8 +63,9 @@ _PACKED_EARLY_SECONDS = 0.6e-6
 took 1.4 us beside the kernel and the bytes that move, where others take 2 (benchmarks/choice_sweep.py)."""
 
 _BETWEEN = 0.955
-"""Of the clocks of a SIMT kernel whose copies through registers lie between its k steps: 0.947 to 0.957 in six kernels
-of 128 x 128 and 96 x 128 without edges (H100). Stores in a row hold up a warp for four clocks each."""
+"""Of the clocks of a SIMT kernel whose copies lie between its k steps, where it transposes both operands on their way:
+0.947 to 0.957 in six kernels of 128 x 128 and 96 x 128 without edges (H100). Stores in a row hold up a warp for four
+clocks each; of an operand that is not transposed there are a quarter as many."""
 
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
@@ -387,7 +388,8 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     clocks = clocks + np.ceil(blocks / (spec.sm_count * together)) * exchange_clocks(c, together)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
-    clocks = clocks * np.where(getattr(c, "interleaved_copies", 0) if kind == "simt" else 0, _BETWEEN, 1.0)
+    if kind == "simt" and read.a is Order.ROW and read.b is Order.COL:
+        clocks = clocks * np.where(c.interleaved_copies, _BETWEEN, 1.0)
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
     seconds = np.maximum(clocks / clock_hz, moved_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
     if kind == "mma":

@@ -21,7 +21,8 @@ from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
 from tilewright.planning.plan import Place, Role
 from tilewright.planning.predicted import predict_plan
-from tilewright.planning.ranking import ranked, streaming_k
+from tilewright.planning.ranking import ranked
+from tilewright.planning.sharing import streaming_k
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.runtime.nvrtc import compile_cuda

@@ -85,7 +85,7 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     sectors = np.where(width == _WIDE, size_bytes / _SECTOR_BYTES, np.where(alone, 2 * c.lanes_m, 18) * requests)
     stored = Access("C", "store", "global", width, requests, lines=lines, sectors=sectors)
     stored = _times(stored, np.logical_not(through) / c.cluster_k)
-    rows = tuple(_times(one, through) for one in _by_rows(c, setting))
+    rows = tuple(_times(one, through) for one in _coalesced(c, setting))
     rest = Phase(fp32=2.0 * sums, other=sums * (1.0 + through), accesses=(*copies, stored, *rows, _exchanged(c)))
     return Work(
         step=step,
@@ -211,7 +211,7 @@ def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
     )
 
 
-def _by_rows(c: Any, setting: Setting) -> tuple[Access, ...]:
+def _coalesced(c: Any, setting: Setting) -> tuple[Access, ...]:
     """Unaligned rows of C of SIMT kernels from shared memory, neighbours by lanes, which begin inside a sector."""
     requests = c.m * c.n / WARP_THREADS
     sectors = requests * (1 + WARP_THREADS * setting.out_bytes / _SECTOR_BYTES)

@@ -95,7 +95,7 @@ class SimtConfig(WarpTiled):
     interleaved_copies: a part of the next copies in each of the k steps of a tile, all of which are unrolled
     dependent_launch: it starts under the kernel before (sm_90)
     store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
-        others, so that lanes store neighbours
+        others, so that the stores of a warp are coalesced
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -209,7 +209,7 @@ class SimtConfig(WarpTiled):
 
     def _stored(self, gemm: Gemm) -> tuple[Step, ...]:
         """A piece of each lane's rows at a time through shared memory, and from there a row after the other. Where rows
-        of C are aligned, as those of partial sums are, lanes store whole lines by themselves."""
+        of C are aligned, as those of partial sums are, per-thread stores are coalesced already."""
         if self.store == "per_thread" or not stores_unaligned_rows(gemm):
             return ()
         pieces = next(digit.name for digit in self._digits if digit.dim == "m" and digit.counts_pieces)

@@ -15,15 +15,14 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
-from tilewright.kernels import simt, wgmma
+from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.spaces import legal_parts, simt_streams, space, with_cluster_k
+from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
 from tilewright.model.time import predict_seconds
@@ -43,6 +42,7 @@ from tilewright.planning.candidates import (
 from tilewright.planning.correction import FITTED_FOR, fit_for
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
+from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
@@ -63,22 +63,12 @@ class Database(Protocol):
         ...
 
 
-_SPLIT_K = np.array((*range(1, 11), 12, 14, 16, 20, 24, 32))
-
-_MOST_WAVES = {"simt": 8, "mma": 2, "wgmma": 2}
-"""Waves of blocks up to which split-K may pay, by family. Of 1.1 waves, half as long ones make 2.2, which are 1.5 of
-the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 14336 takes 2112 us in 1.5 waves, and
-1862 in 2.9 of 4 parts (H200, benchmarks/choice_sweep.py)."""
-
-_LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
-"""K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
-
 _SMALL_PRODUCTS, _SMALL_BYTES = 64_000_000, 4 << 20
 """Products, and bytes of the matrices, up to which mma.sync may be faster than wgmma. H200, bf16, operands that TMA
 reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112 x 536 x 112 3.9 and 3.4
 (benchmarks/choice_sweep.py --families mma)."""
 
-_FEW_ROWS, _SMALL_TRANSPOSED = 128, 4
+_SKINNY, _SMALL_TRANSPOSED = 128, 4
 """Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
 wgmma, and times of small problems."""
 
@@ -223,8 +213,8 @@ def ranked(
         if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
             table = table[_that_read(table, ways[0], gemm)]
         whole = keep_order or stack is not None
-        most = None if whole else _most_parts(kind, table, gemm, spec)
-        sources = [table if most is None else _with_split_k(table, most)]
+        most = None if whole else most_parts(kind, table, gemm, spec)
+        sources = [table if most is None else with_split_k(table, most)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
         known = fitted_here and gemm.pieces is None and swept
@@ -259,7 +249,7 @@ def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, lo
     if reads_orders(gemm):
         served = any(not one.packing.packed for one in tables)
     else:
-        few = min(gemm.m, gemm.n, gemm.k) <= _FEW_ROWS
+        few = min(gemm.m, gemm.n, gemm.k) <= _SKINNY
         served, small = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES and not few, _SMALL_TRANSPOSED
     if not served:
         return True
@@ -362,7 +352,7 @@ def whole_space(
                 legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
             rows, clusters = legal, list[Columns]()
             if stack is None:
-                rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
+                rows = with_split_k(legal, most_parts(kind, legal, gemm, spec))
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
                 clusters += (
@@ -399,94 +389,6 @@ def estimate_us(
     around = Around(packing, alignment.a, alignment.b, alignment.c, count)
     (seconds,) = plan_seconds(kernel.kind, [(table, around)], gemm, spec)
     return float(seconds[0]) * 1e6
-
-
-def _with_split_k(c: Columns, most: Any) -> Columns:
-    """Each candidate alone, and with every count of split-K up to its most."""
-    if np.max(most, initial=1) <= 1:
-        return c
-    counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
-    ends = np.cumsum(counts)
-    row = np.repeat(np.arange(len(c)), counts)
-    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - np.repeat(ends - counts, counts)))
-
-
-def _most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
-    """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
-    of kernels without split-K."""
-    found = np.zeros(len(c), dtype=np.int64)
-    single = np.flatnonzero(c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))))
-    c = c[single]
-    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    k = c.k
-    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
-    found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
-    return found
-
-
-def sharing_k(
-    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...], most: Any = None
-) -> list[Columns]:
-    """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
-    k, where split-K would be worth as many; none on a device without clusters. most: `_most_parts`."""
-    if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
-        return []
-    most = _most_parts(kind, c, gemm, spec) if most is None else most
-    if not (most >= min(sizes)).any():
-        return []
-    table = c if c.table is None else c.table
-    key = ("cluster_k", sizes, *_decide_laws(kind, gemm))
-    found = (
-        _all_sharing_k(kind, table, gemm, sizes)
-        if c.table is None
-        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes))
-    )
-    rows = np.arange(len(table)) if c.rows is None else c.rows
-    room = np.zeros(len(table), dtype=np.int64)
-    room[rows] = most
-    found = found[np.flatnonzero(found.cluster_k <= room.take(found.base))]
-    for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
-        spread = np.zeros(len(table), dtype=np.int64)
-        spread[rows] = getattr(c, name)
-        found = found.with_columns(**{name: spread.take(found.base)})
-    return [found] if len(found) else []
-
-
-_LEAST_TO_STREAM = 16
-"""k tiles of a tile from which on it may pay that blocks of stream-K meet inside it."""
-
-
-def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
-    """A table of kernels whose blocks share out the k of all tiles in equal parts, where these are no whole waves."""
-    c = simt_streams(c, gemm) if c.table is None else c.table.known("streams", lambda c: simt_streams(c, gemm).kept())
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
-    c = c[np.flatnonzero((gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < _MOST_WAVES["simt"]))]
-    return [c] if len(c) else []
-
-
-def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:
-    """Those of all rows of a table; base: the row."""
-    single = np.logical_not(_is_whole(kind, c))
-    base = np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)
-    size, row = (grid.reshape(-1) for grid in np.meshgrid(np.array(sizes, np.int64), base, indexing="ij"))
-    found = c[row].with_columns(base=row)
-    return with_cluster_k(kind, found, gemm, size).kept()
-
-
-def _decide_laws(kind: str, gemm: Gemm) -> tuple[object, ...]:
-    """What laws ask of a problem."""
-    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.accumulators, gemm.pieces, gemm.block_scales)
-    lie = (gemm.a, gemm.b, gemm.c, tma_stores(gemm), gemm.epilogue.scales is None)
-    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm)) if kind == "simt" else ()
-    return (*formats, *lie, *odd)
-
-
-def _is_whole(kind: str, c: Columns) -> Any:
-    """Kernels without split-K: persistent ones, and of wgmma those that stage C, as parts are stored per thread."""
-    persistent = getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
-    return persistent | (c.subtile > 0) if kind == "wgmma" else persistent
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:

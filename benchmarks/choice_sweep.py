@@ -63,6 +63,7 @@ from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
@@ -114,7 +115,9 @@ def candidates_of(
     for several in spaces_of(request, spec, families):
         for space in several:
             found |= {config: us for us, config in islice(space, -(-3 // len(several)))}
-            found |= {config: us for us, config in space.drawn(-(-count // len(several)), seed, spread)}
+            for at, (us, config) in enumerate(space.drawn(-(-count // len(several)), seed, spread)):
+                flips = at % 2 and config.kernel.kind == "simt"  # the space has them without dependent launch alone
+                found[others([config])[0] if flips else config] = us
     ranking = [*islice(estimated(request, spec), 60)]
     cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
     best = sorted(cores.values(), key=ranking.index)
@@ -166,7 +169,7 @@ def others(plans: Sequence[PlanConfig]) -> list[PlanConfig]:
     return [
         replace(one, kernel=replace(kernel, dependent_launch=not kernel.dependent_launch))
         for one, kernel in zip(plans, kernels, strict=True)
-        if isinstance(kernel, WgmmaConfig)
+        if isinstance(kernel, SimtConfig | WgmmaConfig)
     ]
 
 

@@ -36,10 +36,10 @@ from tilewright.planning.cost import (
     Sizes,
     features,
     few_rows,
+    finishing_seconds,
     kernel_seconds,
     packing_seconds,
     problem_features,
-    reduction_seconds,
 )
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
@@ -68,7 +68,7 @@ _OUTLIER = 4.0
 
 _TREES: dict[str, Any] = {
     "max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12, "min_samples_leaf": 30,
-    "random_state": 0,
+    "early_stopping": False, "random_state": 0,
 }  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]
 def estimated(one: Measured, at: Constants | None) -> Any:
     """Seconds of each plan by the terms."""
     c, sizes = one.columns, one.sizes
-    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, one.spec, c.split_k), 0.0)
+    reduced = finishing_seconds(c, sizes, one.gemm, one.spec)
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
         return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds

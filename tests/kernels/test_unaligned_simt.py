@@ -9,10 +9,15 @@ import pytest
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import F32
-from tilewright.kernels.simt import SimtConfig, loads_unaligned_rows, stores_unaligned_rows
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.simt import ROW_BY_ROW, SERPENTINE, SimtConfig, loads_unaligned_rows, stores_unaligned_rows
 from tilewright.planning.candidates import candidates
+from tilewright.planning.kernels import build_of
+from tilewright.prediction.counting import work_of as counted
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.toolchain import build, run_on_simulator
+from tilewright.winners.plan_config import PlanConfig
 
 WIDE = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order="m2 ~n2 m1 m0 ~n1 ~n0")
 
@@ -30,6 +35,48 @@ def test_they_give_the_same_bits_and_are_clean(b: Order, copied: int, together: 
         assert run.counters.global_stores.sectors < wide.counters.global_stores.sectors
 
 
+@pytest.mark.parametrize("fma_order", [SERPENTINE, ROW_BY_ROW])
+@pytest.mark.parametrize("columns", [67, 68])
+@pytest.mark.parametrize("config", [SimtConfig((64, 64, 16), (32, 32)), SimtConfig((64, 48, 16), (32, 16), 8)])
+def test_what_goes_through_shared_memory_is_stored_in_whole_lines(
+    fma_order: str, columns: int, config: SimtConfig
+) -> None:
+    gemm = Gemm(70, columns, 37, F32, b=Order.COL, beta=0.5)
+    operands = make_operands(gemm)
+    config = replace(config, unroll=8, fma_order=fma_order, copied=1)
+    expected, own = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
+    through = replace(config, store="shared")
+    found, run = run_on_simulator(build(gemm, through.schedule(gemm)), operands)
+    assert not run.findings and check(operands, found).ok and np.array_equal(found, expected)
+    if columns % 4:
+        assert run.counters.global_stores.sectors < 0.4 * own.counters.global_stores.sectors
+
+
+@pytest.mark.parametrize("columns", [4096, 4097])
+def test_stores_are_counted_as_the_simulator_counts_them(columns: int) -> None:
+    gemm = Gemm(4096, columns, 4096, F32, b=Order.COL)
+    config = SimtConfig((96, 128, 8), (48, 64), unroll=8, copied=1)
+    alone = () if columns % 4 == 0 else (replace(config, columns_together=1),)
+    for one in (config, *alone, *([replace(config, store="shared")] if alone else [])):
+        theirs = counted(build_of(gemm, PlanConfig(one)))
+        setting = Setting(
+            np.array([theirs.blocks]), np.array([int(theirs.steps)]), result_bytes=16 if columns % 4 == 0 else 4
+        )
+        ours = work_of("simt", Columns.of([one], one.columns), gemm, setting)
+        told = {(a.name, a.kind): a for a in ours.rest.accesses if np.max(a.requests) > 0}
+        for access in theirs.rest.accesses:
+            if access.name in ("C", "C_tile"):
+                mine = told[access.name, access.kind]
+                assert float(np.max(mine.requests)) == access.requests, (one, access)
+                assert float(np.max(mine.wavefronts)) == access.wavefronts, (one, access)
+                assert float(np.max(mine.sectors)) == pytest.approx(access.sectors, rel=0.2), (one, access)
+
+
+def test_a_tile_that_blocks_of_a_cluster_share_does_not_go_through_shared_memory() -> None:
+    config = SimtConfig((64, 64, 16), (32, 32), cluster_k=2, store="shared")
+    assert "store='per_thread'" in " ".join(config.reasons_against(Gemm(64, 64, 64, F32)))
+
+
 def test_other_counts_are_refused() -> None:
     assert "1 or 4 neighbours" in " ".join(replace(WIDE, copied=2).reasons_against(Gemm(64, 64, 64)))
 
@@ -43,6 +90,7 @@ def test_they_are_candidates_where_rows_are_unaligned(sizes: tuple[int, int, int
     table = candidates(gemm, device("H200"))["simt"]
     assert (set(table.copied.tolist()), set(table.columns_together.tolist())) == (
         {1, 4} if loads else {4},
-        {1, 4} if stores else {4},
+        {4},
     )
+    assert set(table.store.tolist()) == {"shared" if stores else "per_thread"}
     assert set(candidates(gemm, device("A100"))["simt"].copied.tolist()) == {4}

@@ -18,7 +18,7 @@ from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
 from tilewright.ir.guard import GUARD_FLAGS, Guard
-from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS, Kernel, guarded
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, SHARD_FLAGS, SHARD_STARTS, SHARDS, Kernel, guarded
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels
@@ -56,7 +56,7 @@ class SimulatedLaunch:
         found = {one.name: self.problem.storage_elements(one.name) for one in self.problem.matrices}
         more = self.groups - 1 if self.groups else batching.get("batch", 1) - 1
         found = {name: size + more * batching.get(f"{name}_step", 0) for name, size in found.items()}
-        if isinstance(self.problem, Gemm) and self.options.get("part_of_k"):
+        if isinstance(self.problem, Gemm) and self.options.get("part_of_k") and not self.kernel.workspace:
             parts = -(-self.problem.k // self.options["part_of_k"])
             found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
         return found
@@ -76,8 +76,12 @@ class SimulatedLaunch:
             ends = (ctypes.c_int32 * self.groups).from_address(addresses[-1])
             addresses, options["group_ends"] = addresses[:-1], list(ends)
         tables, addresses = self._shard_tables(addresses)
-        assert len(addresses) == len(matrices) + len(self.kernel.guard_flags)
-        if not self._runs(addresses[len(matrices) :]):
+        behind = len(matrices) + len(self.kernel.workspace)
+        if self.kernel.workspace:  # the simulator has memory of its own for partial sums, and for flags
+            tiles = launched_tiles(self.kernel, self.problem)
+            assert not any((ctypes.c_int32 * (FLAGS_OF_A_TILE * tiles)).from_address(addresses[behind - 1]))
+        assert len(addresses) == behind + len(self.kernel.guard_flags)
+        if not self._runs(addresses[behind:]):
             return
         for matrix, address in zip(matrices, addresses, strict=False):
             dtype = matrix.dtype.numpy
@@ -125,6 +129,11 @@ class SimulatedLaunch:
             for name, (address, size) in counts.items()
         }
         return tables, tuple(others)
+
+
+def launched_tiles(kernel: Kernel, gemm: Any) -> int:
+    """Tiles of C of a problem."""
+    return -(-gemm.m // kernel.tile["m"]) * -(-gemm.n // kernel.tile["n"])
 
 
 class _Loaded:

@@ -21,7 +21,8 @@ from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.plan import Place
-from tilewright.planning.ranking import estimate_us, ranked, sharing_k, whole_space
+from tilewright.planning.ranking import estimate_us, ranked, whole_space
+from tilewright.planning.sharing import sharing_k
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.toolchain import check_launchable

@@ -30,14 +30,19 @@ def tf32(m: int, n: int, k: int, a: Order = Order.ROW, b: Order = Order.ROW) -> 
 
 
 def test_one_operand_is_left_as_it_lies_the_larger_of_two() -> None:
-    assert ways_to_pack("wgmma", tf32(64, 512, 512), WIDE) == (Packing(), Packing(B))
-    assert ways_to_pack("wgmma", tf32(64, 512, 512, Order.COL), WIDE) == (Packing(A), Packing(BOTH))
-    assert ways_to_pack("wgmma", tf32(512, 64, 512, Order.COL), WIDE) == (Packing(B), Packing(BOTH))
+    assert ways_to_pack("wgmma", tf32(500, 512, 512), WIDE) == (Packing(), Packing(B))
+    assert ways_to_pack("wgmma", tf32(500, 512, 512, Order.COL), WIDE) == (Packing(A), Packing(BOTH))
+    assert ways_to_pack("wgmma", tf32(512, 500, 512, Order.COL), WIDE) == (Packing(B), Packing(BOTH))
     assert ways_to_pack("wgmma", tf32(64, 512, 512, b=Order.COL), WIDE) == (Packing(),)
     assert ways_to_pack("wgmma", tf32(64, 510, 512), replace(WIDE, b=8)) == (Packing(B),)
     assert ways_to_pack("wgmma", Gemm(64, 512, 512, E4M3, out=BF16), WIDE) == (Packing(B),)
     read = behind_packing(tf32(64, 512, 512, Order.COL), "wgmma", Packing(A))
     assert (read.a, read.b) == (Order.ROW, Order.ROW)
+
+
+def test_what_takes_most_of_a_product_to_copy_is_not_packed() -> None:
+    assert ways_to_pack("wgmma", tf32(64, 512, 512), WIDE) == (Packing(),)
+    assert ways_to_pack("wgmma", tf32(64, 512, 512, Order.COL), WIDE) == (Packing(A),)
 
 
 def test_a_plan_of_another_problem_is_fitted_to_what_can_be_read() -> None:

@@ -37,7 +37,7 @@ def by_columns(m: int, n: int, k: int, **options: Any) -> Gemm:
     return Gemm(m, n, k, F32, b=Order.COL, **options)
 
 
-@pytest.mark.parametrize("shape", [(4096,) * 3, (8192,) * 3, (4096, 14336, 4096), (8192, 8192, 512)])
+@pytest.mark.parametrize("shape", [(4096,) * 3, (8192,) * 3, (4096, 14336, 4096)])
 def test_large_problems_turn_b_first(shape: tuple[int, int, int]) -> None:
     best = next(estimated(asked(*shape, "f32", "NT"), H200))
     assert (best.packed, best.transposed, best.split_k) == (B, B, 1)

@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "cluster_without_roles": (GEMM, (*RING, Raster(RasterOrder.GROUPED, 4), Cluster("m_block"))),
     "cluster_of_no_loop": (GEMM, (*NUMBERED, Cluster("m_blok"))),
     # DependentLaunch
-    "dependent_launch_without_tma": (GEMM, (*SWIZZLED, DependentLaunch())),
+    "dependent_launch_twice": (GEMM, (*SWIZZLED, DependentLaunch(), DependentLaunch())),
     # Transfer by TMA
     "boxes_into_plain_rows": (GEMM, (*SHARED, Transfer("A_tile", Route.TMA))),
     "boxes_shared_out": (GEMM, (*SWIZZLED, Distribute("A_tile", vector=8), Transfer("A_tile", Route.TMA))),

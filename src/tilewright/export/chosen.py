@@ -47,7 +47,7 @@ def of_shape(gemm: Gemm, spec: DeviceSpec, database: Database | None = None) -> 
     first: PlanConfig | None = None
     for config in chain(_measured(gemm, spec, alignment, database), (c for _, c in ranked(gemm, spec, alignment))):
         first = first or config
-        if config.split_k == 1 and not config.packed and not isinstance(config.kernel, GemvConfig):
+        if not config.shares_k and not config.packed and not isinstance(config.kernel, GemvConfig):
             return Chosen(str(config), schedule_of(gemm, config), "" if config == first else str(first))
     raise ProblemError(f"No single kernel multiplies {gemm} on {spec.name}.", hint="name a rung to export.")
 

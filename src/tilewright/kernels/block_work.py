@@ -80,8 +80,13 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     size_bytes = c.m * c.n * setting.out_bytes
     requests = size_bytes / (WARP_THREADS * width)
     lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, np.where(alone, c.lanes_m, 8) * requests)
-    stored = _times(_stored(width, requests, lines, size_bytes), 1 / c.cluster_k)
-    rest = Phase(fp32=2.0 * sums, other=sums, accesses=(*copies, stored, _exchanged(c)))
+    through = (c.store == "shared") & (setting.result_bytes < _WIDE)
+    # Of the rows that a narrow request touches it stores 32 bytes, or every fourth element of 128 bytes.
+    sectors = np.where(width == _WIDE, size_bytes / _SECTOR_BYTES, np.where(alone, 2 * c.lanes_m, 18) * requests)
+    stored = Access("C", "store", "global", width, requests, lines=lines, sectors=sectors)
+    stored = _times(stored, np.logical_not(through) / c.cluster_k)
+    rows = tuple(_times(one, through) for one in _coalesced(c, setting))
+    rest = Phase(fp32=2.0 * sums, other=sums * (1.0 + through), accesses=(*copies, stored, *rows, _exchanged(c)))
     return Work(
         step=step,
         rest=rest,
@@ -206,6 +211,17 @@ def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
     )
 
 
+def _coalesced(c: Any, setting: Setting) -> tuple[Access, ...]:
+    """Unaligned rows of C of SIMT kernels from shared memory, neighbours by lanes, which begin inside a sector."""
+    requests = c.m * c.n / WARP_THREADS
+    sectors = requests * (1 + WARP_THREADS * setting.out_bytes / _SECTOR_BYTES)
+    return (
+        _shared("C_tile", "store", requests / 4),
+        _shared("C_tile", "load", requests, width=4),
+        Access("C", "store", "global", setting.out_bytes, requests, lines=2 * requests, sectors=sectors),
+    )
+
+
 def _epilogue(c: Any, setting: Setting, accesses: tuple[Access, ...]) -> Phase:
     """The end of a tile on tensor cores: results are scaled, rounded and stored."""
     sums = c.m * c.n / WARP_THREADS
@@ -218,11 +234,8 @@ def _per_thread(c: Any, setting: Setting) -> Access:
     width = np.minimum(np.maximum(setting.result_bytes, setting.out_bytes), 2 * setting.out_bytes)
     size_bytes = c.m * c.n * setting.out_bytes
     requests = size_bytes / (WARP_THREADS * width)
-    return _stored(width, requests, 8 * requests, size_bytes)
-
-
-def _stored(width: Column, requests: Column, lines: Column, size_bytes: Column) -> Access:
-    return Access("C", "store", "global", width, requests, lines=lines, sectors=size_bytes / _SECTOR_BYTES)
+    sectors = size_bytes / _SECTOR_BYTES
+    return Access("C", "store", "global", width, requests, lines=8 * requests, sectors=sectors)
 
 
 def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) -> tuple[Access, Access]:

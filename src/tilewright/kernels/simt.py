@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import MBARRIER
+from tilewright.dtypes import F32, MBARRIER
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.kernels.columns import Column
@@ -29,6 +29,7 @@ from tilewright.schedule import (
     Accumulate,
     Bind,
     Cluster,
+    DependentLaunch,
     Distribute,
     Epilogue,
     Fuse,
@@ -48,6 +49,8 @@ from tilewright.schedule import (
 )
 
 Transport = Literal["registers", "cp_async"]
+
+Store = Literal["per_thread", "shared"]
 
 SERPENTINE = "m3 m2 ~n2 m1 m0 ~n1 ~n0"
 """The FMA order of 16 x 8 accumulators that the register file's reuse cache likes best, of all that were searched."""
@@ -88,6 +91,11 @@ class SimtConfig(WarpTiled):
     columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     persistent: no more blocks than run at once, for many tiles
+    stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
+    interleaved_copies: a part of the next copies in each of the k steps of a tile, all of which are unrolled
+    dependent_launch: it starts under the kernel before (sm_90)
+    store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
+        others, so that the stores of a warp are coalesced
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -105,12 +113,17 @@ class SimtConfig(WarpTiled):
     cluster_k: int = 1
     persistent: bool = False
     a_transport: Transport = "registers"
+    store: Store = "per_thread"
+    stream_k: bool = False
+    dependent_launch: bool = False
+    interleaved_copies: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
         *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
-        *("copied", "columns_together", "cluster_k", "persistent"),
+        *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k"),
+        *("dependent_launch", "interleaved_copies"),
     )
 
     def __post_init__(self) -> None:
@@ -155,6 +168,7 @@ class SimtConfig(WarpTiled):
             Accumulate(over="k_tile"),
             *self._staged(gemm, inner),
             *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
+            *((DependentLaunch(),) if self.dependent_launch else ()),
         )
 
     @property
@@ -180,7 +194,7 @@ class SimtConfig(WarpTiled):
             Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
             _copy("A_tile", self.a_transport),
             _copy("B_tile", self.b_transport),
-            Pipeline("k_tile", self.stages),
+            Pipeline("k_tile", self.stages, interleave=inner if self.interleaved_copies else ""),
             Stage("A", Space.REGISTER, under=inner),
             Stage("B", Space.REGISTER, under=inner),
             Vectorize("A_frag", 4),
@@ -189,8 +203,17 @@ class SimtConfig(WarpTiled):
             *((Prefetch("A_frag"), Prefetch("B_frag")) if self.double_buffered_fragments else ()),
             Unroll(inner),
             *((Snake(*turning),) if turning else ()),
+            *self._stored(gemm),
             Epilogue(),
         )
+
+    def _stored(self, gemm: Gemm) -> tuple[Step, ...]:
+        """A piece of each lane's rows at a time through shared memory, and from there a row after the other. Where rows
+        of C are aligned, as those of partial sums are, per-thread stores are coalesced already."""
+        if self.store == "per_thread" or not stores_unaligned_rows(gemm):
+            return ()
+        pieces = next(digit.name for digit in self._digits if digit.dim == "m" and digit.counts_pieces)
+        return Stage("C", Space.SHARED, under=pieces), Distribute("C_tile"), Relayout("C_tile", pad=self.pad)
 
 
 def _copy(tile: str, transport: Transport) -> Step:
@@ -272,13 +295,16 @@ def _pieces(dim: str, lanes: int, order: tuple[Digit, ...], together: int) -> tu
 
 
 def shared_bytes(config: Any, element_bytes: int) -> Column:
-    """Shared memory of the tiles of a block and of exchanged sums; what pads take is left out."""
-    return config.stages * (config.m + config.n) * config.k * element_bytes + exchanged_bytes(config)
+    """Shared memory of the tiles of a block, of the rows of C that go through it, and of exchanged sums; what pads take
+    is left out."""
+    ring = config.stages * (config.m + config.n) * config.k * element_bytes
+    rows = config.m // config.warp_m * _PIECE * config.lanes_m
+    return ring + rows * config.n * F32.bytes * (config.store == "shared") + exchanged_bytes(config)
 
 
 def padded_bytes(config: Any, element_bytes: int) -> Column:
-    """No less than the shared memory of a block: with pads of both operands, and the mbarrier of exchanged sums."""
-    pads = 2 * config.stages * config.k * config.pad * element_bytes
+    """No less than the shared memory of a block: with pads of all tiles, and the mbarrier of exchanged sums."""
+    pads = 2 * config.stages * config.k * config.pad * element_bytes + config.m * config.pad * F32.bytes
     return shared_bytes(config, element_bytes) + pads + MBARRIER.bytes * (config.cluster_k > 1)
 
 
@@ -343,6 +369,18 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & (c.persistent > 0),
         lambda c, g: "blocks of a cluster that share the sum over k have one tile each: persistent=False",
+    ),
+    Law(
+        lambda c, g: (c.interleaved_copies > 0) & (c.unroll != c.k),
+        lambda c, g: f"copies lie between the k steps of a tile, of which {c.unroll} of {c.k} are unrolled",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.persistent < 1) | (c.split_k > 1)),
+        lambda c, g: "blocks that share out the k of all tiles are persistent, and no tile is split besides",
+    ),
+    Law(
+        lambda c, g: (c.store == "shared") & ((c.cluster_k > 1) | (g.accumulators > 1)),
+        lambda c, g: "one sum of a tile that a block has alone goes through shared memory: store='per_thread'",
     ),
 )
 """What the lowering takes today, all in this place."""

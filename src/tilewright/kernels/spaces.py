@@ -19,6 +19,7 @@ from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.reduction import row_of_parts
 from tilewright.units import ceil_div
 
 
@@ -28,8 +29,8 @@ def space(kind: str, gemm: Gemm) -> Columns:
 
 
 def legal_parts(kind: str, columns: Columns, gemm: Gemm) -> Any:
-    """Which configurations can write the parts of split-K, tight rows of f32, in the place of a problem's C."""
-    part = replace(gemm, out=F32, ldc=gemm.n, epilogue=PLAIN, ld_added=(), numbers=())
+    """Which configurations can write the parts of split-K, aligned rows of f32, in the place of a problem's C."""
+    part = replace(gemm, out=F32, ldc=row_of_parts(gemm.n), epilogue=PLAIN, ld_added=(), numbers=())
     return legal(_LAWS[kind], columns, part)
 
 
@@ -68,8 +69,12 @@ _CORES: dict[Any, Columns] = {}
 
 def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
     """The legal kernels that share the sum over k in a cluster of so many blocks, a column; those of wgmma with the
-    deepest ring beside the sums that are exchanged."""
+    deepest ring beside the sums that are exchanged. Threads of SIMT kernels store what they own of a tile, columns one
+    by one where rows are unaligned."""
     c = c.with_columns(cluster_k=blocks)
+    if kind == "simt":
+        alone = np.where(c.store == "shared", 1, c.columns_together)
+        c = c.with_columns(columns_together=alone, store=np.full(len(c), "per_thread"))
     if kind == "wgmma":
         c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
     c = c[np.flatnonzero(legal(_LAWS[kind], c, gemm))]
@@ -283,8 +288,10 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     more = product(
         way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
-        columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
+        columns_together=(4,),
+        store=("shared" if simt.stores_unaligned_rows(gemm) else "per_thread",),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
+        **dict.fromkeys(("stream_k", "dependent_launch", "interleaved_copies"), (0,)),
         **options,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
@@ -314,6 +321,21 @@ def simt_core(gemm: Gemm) -> Columns:
         alone = (found.a_transport == "registers") & (found.b_transport == "cp_async")
         found = _CORES[key] = found[~alone | (found.m == 16)].kept()
     return found
+
+
+def simt_streams(c: Columns, gemm: Gemm) -> Columns:
+    """Tiles of FMAs of a table, not the smallest, whose k resident blocks share out in equal parts."""
+    by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
+    large = np.flatnonzero(by_registers & (c.k == 16) & (c.persistent == 0) & (c.m * c.n >= _STREAMED_TILE))
+    c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
+    return c[np.flatnonzero(legal(simt.LAWS, c, gemm))]
+
+
+_STREAMED_TILE = 48 * 96
+"""Elements of C: of smaller tiles there are whole waves. In 24 of 28 problems the fastest such kernels had tiles that
+came through registers, with a k of 16 (benchmarks/choice_sweep.py, H100)."""
+
+_STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 
 
 def _in_core(c: Columns) -> Any:

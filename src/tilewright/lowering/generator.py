@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import groupby
 
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.stmt import Body, Carried, For, Let, Steady, Stmt
 from tilewright.lowering.kernel_parts import Steps, if_any, whole
 from tilewright.units import ceil_div
@@ -82,16 +82,18 @@ class Beside:
     """Copies that an iteration starts between the steps of its use, each a run of steps that can be shared out.
 
     loop: the inner loop over whose iterations they are spread. behind: in each of them, the iterations of the outer
-    loop of MMAs that come before its copies; 0 where all MMAs do.
+    loop of MMAs that come before its copies; 0 where all MMAs do. evenly: a copy of fewer steps than there are
+    iterations has one in each so many of them, not in the first ones.
     """
 
     loop: str = ""
     behind: int = 0
     copies: tuple[Steps, ...] = ()
+    evenly: bool = False
 
     def among_loads(self, step: Expr, turns: int) -> Body:
         """The part of each copy that one step of `turns` starts, behind the loads that its products wait for."""
-        return tuple(stmt for copy in self.copies for stmt in _part(copy, step, turns))
+        return tuple(stmt for copy in self.copies for stmt in _part(copy, step, turns, self.evenly))
 
     def among_products(self, step: Expr, turns: int) -> Body:
         """The copies of one step of `turns`, dealt out in their order, as many in each: loads of fragments and copies
@@ -107,10 +109,15 @@ class Beside:
 NOTHING_BESIDE = Beside()
 
 
-def _part(copy: Steps, turn: Expr, turns: int) -> Body:
+def _part(copy: Steps, turn: Expr, turns: int, evenly: bool) -> Body:
     """Of a copy in several steps, those of one turn; a copy in one step belongs to the first turn."""
     if not copy.looped:
         return if_any(binary(Op.EQ, turn, 0), copy.whole())
+    if evenly and copy.count < turns:
+        every = turns // copy.count
+        number = binary(Op.DIV, turn, every)
+        due = both(binary(Op.EQ, binary(Op.MOD, turn, every), 0), binary(Op.LT, number, copy.count))
+        return if_any(due, copy.body(number))
     each = ceil_div(copy.count, turns)
     number = turn * each + Var(copy.var)
     body = copy.body(number)

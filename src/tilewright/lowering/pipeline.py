@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import InitBarrier, StoreAsync
+from tilewright.ir.async_stmt import InitBarrier, StartNextGrid, StoreAsync, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, guarded, step_of
-from tilewright.ir.program import Level, Program
+from tilewright.ir.program import Level, Program, Route
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
@@ -32,6 +32,14 @@ from tilewright.lowering.ordered_sums import partial_elements
 from tilewright.lowering.place_barriers import place_barriers
 from tilewright.lowering.scheduler import Scheduler, assumed_exact
 from tilewright.problem.gemm import Dim
+
+
+def _behind_others(program: Program) -> Body:
+    """Where threads load for themselves, all of a kernel that started early waits for the kernels before: its blocks
+    are there when these end."""
+    if not program.overlapped or any(staged.route is Route.TMA for staged in program.staged):
+        return ()
+    return StartNextGrid(), WaitPreviousGrid()
 
 
 def lower(
@@ -67,7 +75,7 @@ def lower(
     if not variant.aligned:
         program = narrowed_copies(program, variant)
     # Loops and copies first: every later pass works on statements.
-    body = checked("expand", expand(program, exact, overwrites=variant.overwrites))
+    body = checked("expand", (*_behind_others(program), *expand(program, exact, overwrites=variant.overwrites)))
     # Widths before guards, because a guard covers the whole of its access.
     if not variant.aligned:
         body = checked("narrow_accesses", narrow_accesses(body, program, variant))

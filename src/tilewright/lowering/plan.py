@@ -98,7 +98,7 @@ def plan_of(program: Program) -> KernelPlan:
     ring, spread = None, Beside()
     if pipelined is not None:
         ring = Ring(program.loop(pipelined.loop), pipelined.stages, program.handoff)
-        spread = Beside(pipelined.interleave, pipelined.issue_distance)
+        spread = Beside(pipelined.interleave, pipelined.issue_distance, evenly=program.tensorized is None)
     consumer, producer = _roles(program)
     return KernelPlan(
         ring,
@@ -122,14 +122,15 @@ def _hops(program: Program, loop: Loop, ring: Ring | None, spread: Beside) -> tu
         return ()
     lead = ring.stages - 1 if ring is not None and in_ring else 0
     at = Position.BESIDE if in_ring and spread.loop else Position.HEAD
-    beyond = _beyond(program, tiles)
+    beyond = _beyond(program, tiles, in_ring and bool(spread.loop))
     return tuple(Hop(tile, lead, at, beyond) for tile in tiles)
 
 
-def _beyond(program: Program, tiles: tuple[Staged, ...]) -> Beyond:
+def _beyond(program: Program, tiles: tuple[Staged, ...], spread: bool) -> Beyond:
     """Where there is no tile to copy. Branches would keep the compiler from moving addresses out of a loop that feeds
-    tensor cores; but a copy that is one straight line needs a branch, or a loop, for its names."""
-    if program.tensorized is None or any(tile.route is Route.TMA for tile in tiles):
+    tensor cores, and FMAs between copies that are spread; but a copy that is one straight line needs a branch, or a
+    loop, for its names."""
+    if (program.tensorized is None and not spread) or any(tile.route is Route.TMA for tile in tiles):
         return Beyond.BRANCH
     if _runs_on(program, tiles):
         return Beyond.CONTINUE

@@ -394,8 +394,9 @@ def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
 
 
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
-    """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts."""
-    split = program.split_k.by_items and program.walk is not Walk.ONE_TILE
+    """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts, of
+    which the last may end behind K. Stream-K shares out k tiles."""
+    split = program.split_k.by_items and program.walk not in (Walk.ONE_TILE, Walk.STREAM_K)
     ragged = ragged_dim(program) or ("k" if split else "")
     return frozenset(dim for dim in variant.exact if dim != ragged)
 

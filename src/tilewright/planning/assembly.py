@@ -11,12 +11,13 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.guard import Guard
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
+from tilewright.planning.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (
@@ -36,7 +37,7 @@ from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, piece_of
-from tilewright.problem.reduction import Reduction
+from tilewright.problem.reduction import Reduction, row_of_parts
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.toolchain import arguments, grid_of
@@ -115,10 +116,14 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     gemm = in_groups(gemm, config)
     inner = as_read(gemm, config)
     folding = Folding(kernels, gemm, at)
-    size_bytes = folding.at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
+    size_bytes = folding.at + (_part_bytes(inner, config.split_k, row_of_parts(inner.n)) if finishes(config) else 0)
     if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
+    length, workspace = 0, tuple[tuple[int, int], ...]()
+    if config.stream_k:
+        zeroed, length, workspace, size_bytes = _streamed(kernels, inner, config, size_bytes)
+        steps.append(zeroed)
     if finishes(config):
         steps += _parts(kernels, request, inner, alignment, config, places, at)
     else:
@@ -134,11 +139,15 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
             constant=request.constant,
         )
         check_maps(built.kernel, alignment, config)
-        grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        told = (*_tables(request.shards), *guards_of(request.guard))
+        grid = grid_of(built.kernel, gemm, part_of_k=length, batch=1 if stack is None else stack.count)
+        told = (*workspace, *_tables(request.shards), *guards_of(request.guard))
         shards = () if request.shards is None else request.shards.numbers
         nowhere = (0,) * (len(gemm.matrices) + len(told))
-        values = (*arguments(gemm, nowhere), *shards, *(() if stack is None else steps_of(stack, gemm)))
+        values = (
+            *arguments(gemm, nowhere, part_of_k=length),
+            *shards,
+            *(() if stack is None else steps_of(stack, gemm)),
+        )
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces, added = _later_pieces(gemm, places, request.piece_bytes), _added(gemm, folding.partials)
         pointers = (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *told)
@@ -157,8 +166,9 @@ def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm), *guards
         return Plan((_product(launch, places, request, config),), 0, str(skinny))
     first = _product(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0), *guards), request, config)
-    last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0, request.guard)
-    return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
+    gemm = request.gemm
+    last = _finish(kernels, gemm, request.alignment, (gemm.m, gemm.n), skinny.parts, 0, request.guard)
+    return Plan((first, last), _part_bytes(gemm, skinny.parts, gemm.n), str(skinny))
 
 
 def _product(
@@ -225,8 +235,28 @@ def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None
             )
 
 
-def _part_bytes(gemm: Gemm, parts: int) -> int:
-    return round_up(parts * gemm.m * gemm.n * F32.bytes, 256)
+def _streamed(
+    kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int
+) -> tuple[Step, int, tuple[tuple[int, int], ...], int]:
+    """What stream-K needs beside the matrices: the launch that clears the flags of tiles, the least k of a block, the
+    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`."""
+    assert isinstance(config.kernel, SimtConfig)
+    m, n, k = config.kernel.tile
+    tiles = ceil_div(gemm.m, m) * ceil_div(gemm.n, n)
+    flags, sums_at = tiles * FLAGS_OF_A_TILE, at + round_up(tiles * FLAGS_OF_A_TILE * F32.bytes, 256)
+    nothing = MatrixCopy(0, 0, 0, 1, flags, flags)  # a copy has zeros beyond its source
+    problem = Relayout((nothing,), F32, F32)
+    launch = kernels.auxiliary(RelayoutConfig.of(problem, (TMA_BYTES,), overlapped=kernels.overlaps), problem)
+    places = (int(Place.SCRATCH), at), (int(Place.SCRATCH), sums_at)
+    zeroed = Step(launch, (places[0], places[0]), Role.COPY, "flags of tiles, zero", problem.compulsory_bytes)
+    size_bytes = sums_at + round_up(tiles * m * n * F32.bytes, 256)
+    if size_bytes > _SCRATCH_LIMIT:
+        raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
+    return zeroed, LEAST_STREAMED * k, places[::-1], size_bytes
+
+
+def _part_bytes(gemm: Gemm, parts: int, row: int) -> int:
+    return round_up(parts * gemm.m * row * F32.bytes, 256)
 
 
 def _parts(
@@ -239,9 +269,9 @@ def _parts(
     at: int,
 ) -> list[Step]:
     """The product into the workspace, split-K or whole, and what C takes of their sum. inner: as it is read."""
-    part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    row_bytes = part.ldc * F32.bytes
-    inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
+    row = row_of_parts(inner.n)
+    part = replace(inner, out=F32, ldc=row, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
+    inside = replace(alignment, c=TMA_BYTES)
     built = kernels.kernel(part, inside, config, guard=request.guard, constant=request.constant)
     guards = guards_of(request.guard)
     length, count = 0, 1
@@ -253,7 +283,7 @@ def _parts(
     pieces = _later_pieces(part, places, request.piece_bytes)
     pointers = (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards)
     first = _product(launch, pointers, request, config)
-    return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
+    return [first, _finish(kernels, request.gemm, alignment, (inner.m, row), count, at, request.guard)]
 
 
 def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:
@@ -289,15 +319,15 @@ def _finish(
     kernels: Kernels,
     gemm: Gemm,
     alignment: Alignment,
-    inner: Gemm,
+    part: tuple[int, int],
     count: int,
     at: int,
     guard: Guard | None = None,
 ) -> Step:
-    """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight. guard: that of
-    the kernel that made them."""
+    """The sum of parts, and the epilogue. part: rows of one, and elements from row to row. guard: that of the kernel
+    that made them."""
     guard = None if guard is None else guard.behind
-    problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
+    problem = Reduction.of(gemm, count, part[1], part[0] * part[1])
     launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
     pointers = ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard))
     what = f"C of {count} partial sums" if count > 1 else "C of the padded one"

@@ -22,13 +22,14 @@ from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
+from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.model.time import DRAM_SHARE
-from tilewright.planning.block_clocks import busiest_clocks
+from tilewright.planning.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.correction import FITTED_FOR
-from tilewright.planning.exchange import parts_of
+from tilewright.planning.exchange import shared_out, streams_k
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -182,6 +183,16 @@ on the SMs in any order, and neighbours no longer ask for the same lines at the 
 Measured on the H200 in bf16 at 4096 x 14336 x 4096, sustained: 0.990 of cuBLAS with dependent launch, else 1.000; at
 2048^3, 24 us in a burst, 1.000 with it, else 0.973 (benchmarks/results/early_start_h200.jsonl)."""
 
+_EARLY_BLOCKS = 0.25
+"""Of the SMs. FMA kernels that start under the kernel before take 0.79 of the time where they have up to 16 blocks,
+0.85 up to 33, and 1.1 to 3.7 of it between 34 and 600: blocks that wait lie unevenly on the SMs (257 pairs of plans,
+H100, benchmarks/choice_sweep.py)."""
+
+_LARGE_THREADS = 96
+"""Accumulators of a thread from which on copies lie between k steps, in blocks of two by two warps. Tiles of 96 x 128
+and 128 x 128 take 0.95 to 0.96 of the time then, in whole waves and as stream-K; 64 x 128 0.99 to 1.02; 128 x 256, with
+8 warps, 1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100)."""
+
 _FLAT_GRID = 0.3
 """Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
 H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4."""
@@ -281,17 +292,17 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
         return c
     if kind == "wgmma":
         return _promising_of_wgmma(c, gemm, spec, count)
-    parts, split = parts_of(c), c.split_k
+    split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
-    most = np.ceil(tiles * parts * (count / spec.sm_count))
-    steps = np.ceil(_tiles_along(gemm.k, c.k) / parts)
-    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, most)
-    whole = split == 1
+    blocks, steps = shared_out(c, tiles, _tiles_along(gemm.k, c.k), spec.sm_count * together, count)
+    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, np.ceil(blocks / spec.sm_count))
+    streamed = streams_k(c)
+    whole = (split == 1) & np.logical_not(streamed)
     clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
     work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
     if not whole.all():
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
-        work += np.where(whole, 0.0, _START_CLOCKS + part_clocks * parts)
+        work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
     work += _START_CLOCKS
     least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]
@@ -331,6 +342,18 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
     return c.with_columns(evict_first=_read_once(gemm))
+
+
+def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+    """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
+    clears their flags. Copies through registers lie between the k steps of large threads, where no edge is guarded:
+    with guards there are too few registers."""
+    blocks = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n) * c.cluster_k * count
+    few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
+    whole = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0)
+    unrolled = (c.a_transport == "registers") & (c.b_transport == "registers") & (c.unroll == c.k)
+    large = (accumulators_of(c) >= _LARGE_THREADS) & (c.m == 2 * c.warp_m) & (c.n == 2 * c.warp_n)
+    return c.with_columns(dependent_launch=few | (c.stream_k > 0), interleaved_copies=whole & unrolled & large)
 
 
 def _read_once(gemm: Gemm) -> Deferred:

@@ -26,7 +26,7 @@ from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
 from tilewright.planning.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
-from tilewright.planning.exchange import exchange_clocks, parts_of
+from tilewright.planning.exchange import exchange_clocks, shared_out, streams_k
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.planning.wgmma_cost import Timed
 from tilewright.problem.gemm import Gemm, Order
@@ -61,6 +61,11 @@ _PACKING_LAUNCH_SECONDS = 2.5e-6
 _PACKED_EARLY_SECONDS = 0.6e-6
 """What less than other launches one takes that packs operands, measured in graphs on an H200: 48 problems of 1 to 30 us
 took 1.4 us beside the kernel and the bytes that move, where others take 2 (benchmarks/choice_sweep.py)."""
+
+_BETWEEN = 0.955
+"""Of the clocks of a SIMT kernel whose copies lie between its k steps, where it transposes both operands on their way:
+0.947 to 0.957 in six kernels of 128 x 128 and 96 x 128 without edges (H100). Stores in a row hold up a warp for four
+clocks each; of an operand that is not transposed there are a quarter as many."""
 
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
@@ -127,11 +132,10 @@ class Around:
         """What the kernel may assume of the rows of A and B."""
         return min(self.row_bytes("A"), self.row_bytes("B"))
 
-    def stores_bytes(self, gemm: Gemm) -> tuple[int, int]:
+    @property
+    def stores_bytes(self) -> tuple[int, int]:
         """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
-        whole = self.packing.tile_multiples
-        parts = next(size for size in (16, 8, 4) if whole or gemm.n * F32.bytes % size == 0)
-        return parts if whole else self.c_bytes, parts
+        return TMA_BYTES if self.packing.tile_multiples else self.c_bytes, TMA_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +190,10 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
     parts = c.split_k > 1
-    reduced = np.where(parts, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    reduced = finishing_seconds(c, sizes, gemm, spec)
     if packing.tile_multiples:
         reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
+        kernel = np.where(streams_k(c), np.inf, kernel)
     more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
 
@@ -335,7 +340,8 @@ def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tupl
     tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
     if kind == "simt":
         by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")
-        return *tile, per_sm, c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
+        copies = c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
+        return *tile, per_sm, *copies, c.stream_k
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
     return (
         *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),
@@ -355,15 +361,17 @@ def _sized_features(
 ) -> tuple[Any, ...]:
     """The others. lie: `_how_operands_lie`."""
     m, n, k = sizes
-    tile_m, tile_n, parts = c.m, c.n, parts_of(c)
+    tile_m, tile_n = c.m, c.n
     rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
-    per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    fill = rows * columns * parts * count / (spec.sm_count * per_sm)
+    slots = spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    blocks, _ = shared_out(c, rows * columns, ceil_div(k, c.k), slots, count)
+    parts = blocks / (rows * columns * count)
+    fill = blocks / slots
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     depth = np.maximum(k, 1)
     return (
-        *(c.raster_rows, size_bytes, np.log2(c.split_k), *lie),
+        *(c.raster_rows, size_bytes, np.where(streams_k(c), -1.0, np.log2(c.split_k)), *lie),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns)),
         *(rows * tile_m / m, columns * tile_n / n, np.log2(m), np.log2(n), np.log2(depth), np.log2(depth / parts)),
         *(np.log2(moved_bytes / spec.l2_bytes), np.log2(seconds)),
@@ -372,6 +380,7 @@ def _sized_features(
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
         log2(count),
+        getattr(c, "dependent_launch", 0),
     )
 
 
@@ -379,22 +388,25 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     """Of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction. read: behind the
     packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
-    blocks = sizes.tiles(c) * parts_of(c) * around.count
+    together = np.maximum(1, per_sm)
+    blocks, steps = shared_out(c, sizes.tiles(c), ceil_div(sizes.k, c.k), spec.sm_count * together, around.count)
     parts = c.split_k > 1
-    whole_bytes, part_bytes = around.stores_bytes(read)
+    whole_bytes, part_bytes = around.stores_bytes
     stores = np.where(parts, part_bytes, whole_bytes)
     setting = Setting(
         blocks=blocks,
-        k_tiles=ceil_div(ceil_div(sizes.k, parts_of(c)), c.k),
+        k_tiles=steps,
         aligned_bytes=around.loads_bytes,
         result_bytes=stores,
         out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
-    clocks = sm_clocks(kind, c, read, spec, setting, np.maximum(1, per_sm), stored)
-    clocks = clocks + np.ceil(blocks / (spec.sm_count * np.maximum(1, per_sm))) * exchange_clocks(c)
+    clocks = sm_clocks(kind, c, read, spec, setting, together, stored)
+    clocks = clocks + np.ceil(blocks / (spec.sm_count * together)) * exchange_clocks(c, together)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
+    if kind == "simt" and read.a is Order.ROW and read.b is Order.COL:
+        clocks = clocks * np.where(c.interleaved_copies, _BETWEEN, 1.0)
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
     seconds = np.maximum(clocks / clock_hz, moved_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
     if kind == "mma":
@@ -425,6 +437,12 @@ def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Pa
     size_bytes = 2 * count * elements * gemm.dtype.bytes
     more = -_PACKED_EARLY_SECONDS if spec.compute_capability == FITTED_FOR else _PACKING_LAUNCH_SECONDS
     return moving(size_bytes, spec, bool(packing.packed)) + bool(packing.packed) * more
+
+
+def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
+    """Of the launch that adds up the parts of split-K, or of the one that clears the flags of stream-K."""
+    found = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    return found + streams_k(c) * launch_seconds(spec)
 
 
 def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:

@@ -459,7 +459,7 @@ class Dispatcher:
         if isinstance(config.kernel, GemvConfig):
             return False
         try:
-            return config.split_k == 1 and order_of(build_of(as_read(gemm, config), config)) == order
+            return not config.shares_k and order_of(build_of(as_read(gemm, config), config)) == order
         except (LoweringError, ScheduleError):
             return False
 

@@ -96,4 +96,4 @@ def needs_workspace(config: PlanConfig) -> bool:
     """Whether launches leave something for each other."""
     if isinstance(config.kernel, GemvConfig):
         return config.split_k > 1
-    return bool(config.packed) or config.split_k > 1
+    return bool(config.packed) or config.shares_k

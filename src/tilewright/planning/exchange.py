@@ -1,11 +1,15 @@
-"""What it costs that the blocks of a cluster share the sum over k of a tile: estimates, which `correction` mends."""
+"""How blocks share the sums over k of tiles, and what it costs: estimates, which `correction` mends."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tilewright.dtypes import F32
 from tilewright.kernels.columns import Column
 from tilewright.kernels.tile_sizes import exchanged_bytes
+from tilewright.units import ceil_div
 
 _CLOCKS = 1000.0
 """Of an exchange of sums, beside its bytes: the meeting at the start of the kernel, a store to another SM, and the wait
@@ -15,12 +19,42 @@ _BYTES_PER_CLOCK = 14.0
 """That an SM sends to others of its cluster: 3.3 TB/s of all SMs, in clusters of two (arXiv 2402.13499)."""
 
 
+_L2_BYTES_PER_CLOCK = 24.0
+"""Of an SM, with all of them asking."""
+
+
 def parts_of(c: Any) -> Column:
     """Blocks that share the sum over k of a tile: by split-K, or in a cluster."""
     return c.split_k * c.cluster_k
 
 
-def exchange_clocks(c: Any) -> Column:
-    """Clocks in which the blocks of a cluster exchange their sums: each sends what it does not own."""
+def streams_k(c: Any) -> Any:
+    """Which kernels share out the k of all tiles in equal parts; False for families without such kernels."""
+    return c.stream_k > 0 if hasattr(c, "stream_k") else False
+
+
+def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int = 1) -> tuple[Column, Column]:
+    """Blocks, and k tiles of each. slots: blocks that run at once. count: of such problems."""
+    parts = parts_of(c)
+    blocks, steps = tiles * parts * count, ceil_div(k_tiles, parts)
+    streamed = streams_k(c)
+    if streamed is False or not streamed.any():
+        return blocks, steps
+    some = np.minimum(slots, np.maximum(tiles, tiles * k_tiles // LEAST_STREAMED))
+    each = ceil_div(tiles * k_tiles, np.maximum(some, 1))
+    return np.where(streamed, some, blocks), np.where(streamed, each, steps)
+
+
+LEAST_STREAMED = 4
+"""k tiles that are worth a block of stream-K."""
+
+
+def exchange_clocks(c: Any, per_sm: Column = 1) -> Column:
+    """Clocks in which the blocks of a cluster exchange their sums: each sends what it does not own; or in which blocks
+    of stream-K, so many of an SM, add up: each writes the sums of a tile and reads another's."""
     sent = exchanged_bytes(c) * (c.cluster_k - 1) / c.cluster_k
-    return (c.cluster_k > 1) * _CLOCKS + sent / _BYTES_PER_CLOCK
+    found = (c.cluster_k > 1) * _CLOCKS + sent / _BYTES_PER_CLOCK
+    streamed = streams_k(c)
+    if streamed is False:
+        return found
+    return found + streamed * (_CLOCKS + per_sm * 2 * F32.bytes * c.m * c.n / _L2_BYTES_PER_CLOCK)

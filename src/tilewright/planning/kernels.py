@@ -124,7 +124,7 @@ class Kernels:
         Raises what building, compiling or loading raises, the second time at once.
         """
         schedule = schedule_of(gemm, config)
-        known = (schedule, _formats(gemm), config.split_k > 1)
+        known = (schedule, _formats(gemm), config.split_k > 1, config.stream_k)
         shape = self._shapes.get(known)
         if shape is None:
             program = _build(gemm, schedule, config).program
@@ -221,8 +221,10 @@ def build_of(gemm: Gemm, config: PlanConfig) -> Build:
 
 
 def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
-    split_k = SplitK.PARTIALS if config.split_k > 1 else SplitK.NONE
-    return replace(build(gemm, schedule, name=name_of(config.kernel).replace(" ", "_")), split_k=split_k)
+    streamed = config.stream_k
+    split_k = SplitK.ORDERED if streamed else SplitK.PARTIALS if config.split_k > 1 else SplitK.NONE
+    built = build(gemm, schedule, name=name_of(config.kernel).replace(" ", "_"))
+    return replace(built, split_k=split_k, stream_k=streamed)
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:

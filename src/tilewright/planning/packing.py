@@ -105,11 +105,22 @@ def ways_to_pack(kind: str, gemm: Gemm, alignment: Alignment) -> tuple[Packing, 
     transposed = worth_transposing(kind, gemm)
     held = through_registers(kind, gemm, alignment)
     ways = [] if held is None else [Packing(needed - {held})]
-    ways += [Packing(needed), Packing(needed | narrow), Packing(needed | narrow | transposed, transposed)]
+    if held is None or _copied_bytes(gemm, held) < _MOST_COPIED * gemm.compulsory_bytes:
+        ways += [Packing(needed), Packing(needed | narrow), Packing(needed | narrow | transposed, transposed)]
     edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
     if pads_to_tiles(kind, gemm) and (alignment.least < TMA_BYTES or edges):
         ways.append(Packing(frozenset(PACKABLE), fastest_transposed(gemm), tile_multiples=True))
     return tuple(dict.fromkeys(ways))
+
+
+_MOST_COPIED = 1.5
+"""Bytes that packing an operand moves, by those of the product, from which on it is read through registers as it lies:
+where packing takes longer than a product that memory limits, that would have to be slow."""
+
+
+def _copied_bytes(gemm: Gemm, name: OperandName) -> int:
+    operand = gemm.operand(name)
+    return 2 * gemm.dtype.bytes * gemm.size(operand.strided) * gemm.size(operand.contiguous)
 
 
 _WHOLE: Mapping[Dim, int] = {"m": 128, "n": 128, "k": 16}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.guard import Guard
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.gemv_fit import blocks_that_fit, sm_seconds
+from tilewright.kernels.simt import SimtConfig
 from tilewright.model.power import Energy, Events, sustained_mhz
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
+from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, around_us
+from tilewright.planning.exchange import shared_out
 from tilewright.planning.folding import in_groups
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import as_read
@@ -60,12 +66,21 @@ def predict_plan(
 
 
 def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clock_mhz: float | None) -> Prediction:
-    """Of the kernel alone; parts of split-K are blocks with fewer steps each."""
-    config, parts = one.config, one.config.split_k
-    built = build_of(as_read(in_groups(one.gemm, config), config), config.with_split_k(1))
+    """Of the kernel alone; parts of split-K are blocks with fewer steps each, and so are those of stream-K."""
+    config, kernel = one.config, one.config.kernel
+    assert not isinstance(kernel, GemvConfig)
+    alone, read = kernel.with_split_k(1), as_read(in_groups(one.gemm, config), config)
+    if isinstance(alone, SimtConfig) and alone.stream_k:
+        alone = replace(alone, stream_k=False, persistent=False)
+    built = build_of(read, replace(config, kernel=alone))
     work = work_of(built)
-    if parts > 1:
-        work = replace(work, steps=ceil_div(work.steps, parts), blocks=work.blocks * parts)
+    if kernel.split_k > 1:
+        work = replace(work, steps=ceil_div(work.steps, kernel.split_k), blocks=work.blocks * kernel.split_k)
+    elif config.stream_k:
+        table = Columns.of([kernel], kernel.columns)
+        slots = spec.sm_count * np.maximum(1, blocks_per_sm("simt", table, read, spec))
+        blocks, steps = shared_out(table, np.array([work.blocks]), np.array([work.steps]), slots)
+        work = replace(work, steps=int(steps[0]), blocks=int(blocks[0]))
     return predict(built, spec, cache=cache, work=work, clock_mhz=clock_mhz)
 
 

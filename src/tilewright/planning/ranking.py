@@ -15,15 +15,14 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
-from tilewright.kernels import simt, wgmma
+from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
+from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
 from tilewright.model.time import predict_seconds
@@ -39,10 +38,12 @@ from tilewright.planning.candidates import (
     promoted,
     table_of,
     with_options,
+    with_simt_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
+from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
@@ -64,25 +65,19 @@ class Database(Protocol):
         ...
 
 
-_SPLIT_K = np.array((*range(1, 11), 12, 14, 16, 20, 24, 32))
-
-_MOST_WAVES = {"simt": 8, "mma": 2, "wgmma": 2}
-"""Waves of blocks up to which split-K may pay, by family. Of 1.1 waves, half as long ones make 2.2, which are 1.5 of
-the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 14336 takes 2112 us in 1.5 waves, and
-1862 in 2.9 of 4 parts (H200, benchmarks/choice_sweep.py)."""
-
-_LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
-"""K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
-
 _SMALL_PRODUCTS, _SMALL_BYTES = 64_000_000, 4 << 20
 """Products, and bytes of the matrices, up to which mma.sync may be faster than wgmma. H200, bf16, operands that TMA
 reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112 x 536 x 112 3.9 and 3.4
 (benchmarks/choice_sweep.py --families mma)."""
 
+_SKINNY, _SMALL_TRANSPOSED = 128, 4
+"""Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
+wgmma, and times of small problems."""
+
 _FINALISTS = 8
 """Kernels whose options are all priced."""
 
-_NEAR = 1.25
+_NEAR = 1.1
 """Times of the least estimate, up to which the best kernels of a table are priced with their options."""
 
 _FEW, _MANY = 4, 64
@@ -188,7 +183,7 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
     """What makes most of a plan's speed: all but the options of an epilogue, a raster or a launch."""
     kernel = config.kernel
     around = (kernel.kind, kernel.split_k, config.packed, config.transposed, config.tile_multiples)
-    blocks = ("tile", "consumers", "ping_pong", "cluster", "cluster_k", "persistent")
+    blocks = ("tile", "consumers", "ping_pong", "cluster", "cluster_k", "persistent", "stream_k")
     names = (*blocks, "swap_ab", "left_in_registers", "warp_tile", "lanes_m")
     return (*around, *(getattr(kernel, name, None) for name in names))
 
@@ -210,33 +205,37 @@ def ranked(
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
     for kind in families(gemm, spec):
-        direct = reads_orders(gemm) and any(one.kind == "wgmma" and not one.packing.packed for one in tables)
-        if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
-            break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
+        if kind == "mma" and tables and not _may_be_worth_mma(tables, gemm, spec, loads_bytes, count):
+            break
         found = {kind: table_of(kind, gemm, spec, count)}
         table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
         if table is None:
             continue
+        ways = packings_for(kind, gemm, alignment, stack)
+        if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
+            table = table[_that_read(table, ways[0], gemm)]
         whole = keep_order or stack is not None
-        most = None if whole else _most_parts(kind, table, gemm, spec)
-        sources = [table if most is None else _with_split_k(table, most)]
+        most = None if whole else most_parts(kind, table, gemm, spec)
+        sources = [table if most is None else with_split_k(table, most)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
         known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
         proposed = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
         sizes = (proposed if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
+        sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
             sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
-        ways = packings_for(kind, gemm, alignment, stack)
         sources = [rows for rows in sources if len(rows)]
         if not sources:
             continue
         joint = reduce(Columns.beside, sources)
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
+        elif kind == "simt" and spec.compute_capability == FITTED_FOR:
+            joint = with_simt_options(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
         behind = _behind_each(kind, joint, ends, ways, gemm)
         priced = _priced_together(kind, behind, gemm, spec, alignment, count)
@@ -246,9 +245,19 @@ def ranked(
     return Ranking(tables)
 
 
-def _is_small(gemm: Gemm, count: int) -> bool:
-    products, moved_bytes = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes
-    return count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES
+def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
+    """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
+    problems only; where some is transposed, also what reads more than it computes."""
+    products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
+    if reads_orders(gemm):
+        served = any(not one.packing.packed for one in tables)
+    else:
+        few = min(gemm.m, gemm.n, gemm.k) <= _SKINNY
+        served, small = gemm.multiplies_tf32 and loads_bytes == TMA_BYTES and not few, _SMALL_TRANSPOSED
+    if not served:
+        return True
+    is_small = count * products <= small * _SMALL_PRODUCTS and count * moved_bytes <= small * _SMALL_BYTES
+    return spec.compute_capability == FITTED_FOR and is_small
 
 
 def _best(seconds: Any, count: int) -> Any:
@@ -277,10 +286,15 @@ def _behind_each(
 ) -> list[tuple[Columns, Any, Packing]]:
     """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
     then. ends: of the rows of each table."""
-    if kind != "wgmma" or reads_orders(gemm):
+    if len(ways) == 1 or kind != "wgmma" or reads_orders(gemm):
         return [(c, ends, way) for way in ways]
-    rows = [np.flatnonzero(wgmma.reads(c, behind_packing(gemm, kind, way))) for way in ways]
+    rows = [_that_read(c, way, gemm) for way in ways]
     return [(c[of], np.searchsorted(of, ends), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+
+
+def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
+    """Places of the wgmma kernels that read the operands as they lie behind a packing."""
+    return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
 
 
 def _options_of_best(
@@ -341,9 +355,14 @@ def whole_space(
                 legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
             rows, clusters = legal, list[Columns]()
             if stack is None:
-                rows = _with_split_k(legal, _most_parts(kind, legal, gemm, spec))
+                rows = with_split_k(legal, most_parts(kind, legal, gemm, spec))
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
+                clusters += (
+                    streaming_k(legal[legal.raster_rows == 1], read, spec)
+                    if kind == "simt" and not way.tile_multiples
+                    else []
+                )
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
             found += [(of, way) for of in (rows, *clusters)]
@@ -373,81 +392,6 @@ def estimate_us(
     around = Around(packing, alignment.a, alignment.b, alignment.c, count)
     (seconds,) = plan_seconds(kernel.kind, [(table, around)], gemm, spec)
     return float(seconds[0]) * 1e6
-
-
-def _with_split_k(c: Columns, most: Any) -> Columns:
-    """Each candidate alone, and with every count of split-K up to its most."""
-    if np.max(most, initial=1) <= 1:
-        return c
-    counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
-    ends = np.cumsum(counts)
-    row = np.repeat(np.arange(len(c)), counts)
-    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - np.repeat(ends - counts, counts)))
-
-
-def _most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
-    """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
-    of kernels without split-K."""
-    found = np.zeros(len(c), dtype=np.int64)
-    single = np.flatnonzero(c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))))
-    c = c[single]
-    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    k = c.k
-    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
-    found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
-    return found
-
-
-def sharing_k(
-    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...], most: Any = None
-) -> list[Columns]:
-    """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
-    k, where split-K would be worth as many; none on a device without clusters. most: `_most_parts`."""
-    if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
-        return []
-    most = _most_parts(kind, c, gemm, spec) if most is None else most
-    if not (most >= min(sizes)).any():
-        return []
-    table = c if c.table is None else c.table
-    key = ("cluster_k", sizes, *_decide_laws(kind, gemm))
-    found = (
-        _all_sharing_k(kind, table, gemm, sizes)
-        if c.table is None
-        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes))
-    )
-    rows = np.arange(len(table)) if c.rows is None else c.rows
-    room = np.zeros(len(table), dtype=np.int64)
-    room[rows] = most
-    found = found[np.flatnonzero(found.cluster_k <= room.take(found.base))]
-    for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
-        spread = np.zeros(len(table), dtype=np.int64)
-        spread[rows] = getattr(c, name)
-        found = found.with_columns(**{name: spread.take(found.base)})
-    return [found] if len(found) else []
-
-
-def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:
-    """Those of all rows of a table; base: the row."""
-    single = np.logical_not(_is_whole(kind, c))
-    base = np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)
-    size, row = (grid.reshape(-1) for grid in np.meshgrid(np.array(sizes, np.int64), base, indexing="ij"))
-    found = c[row].with_columns(base=row)
-    return with_cluster_k(kind, found, gemm, size).kept()
-
-
-def _decide_laws(kind: str, gemm: Gemm) -> tuple[object, ...]:
-    """What laws ask of a problem."""
-    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.accumulators, gemm.pieces, gemm.block_scales)
-    lie = (gemm.a, gemm.b, gemm.c, tma_stores(gemm), gemm.epilogue.scales is None)
-    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm)) if kind == "simt" else ()
-    return (*formats, *lie, *odd)
-
-
-def _is_whole(kind: str, c: Columns) -> Any:
-    """Kernels without split-K: persistent ones, and of wgmma those that stage C, as parts are stored per thread."""
-    persistent = getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
-    return persistent | (c.subtile > 0) if kind == "wgmma" else persistent
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:

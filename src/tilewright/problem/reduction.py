@@ -14,6 +14,15 @@ from tilewright.problem.gemm import Gemm, leading_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages
 from tilewright.problem.values import Added, AddedName, Exact, Fold, evaluate
+from tilewright.units import round_up
+
+_VECTOR = 4
+"""Neighbours that a thread stores at once, 16 bytes in f32."""
+
+
+def row_of_parts(columns: int) -> int:
+    """Elements from row to row of the partial sums of a product: each row begins where a thread can store a vector."""
+    return round_up(columns, _VECTOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,9 +193,12 @@ class LoadedKernel:
         return config
 
     def _resident_blocks(self) -> int:
-        """How many blocks run at once, in whole clusters: one to each SM. A cluster lies in one GPC: on an H200, whose
-        GPCs have up to 18 SMs, 30 clusters of 4 run at once and not 33."""
+        """How many blocks run at once, in whole clusters: one to each SM, or as many as fit where no ring of TMA loads
+        fills its shared memory. A cluster lies in one GPC: on an H200, whose GPCs have up to 18 SMs, 30 clusters of 4
+        run at once and not 33."""
         cluster = self.source.cluster
+        if cluster == 1 and not self._maps.needed:
+            return int(self.gpu.attributes["multiprocessor_count"]) * max(1, self.blocks_per_sm())
         clusters = int(self.gpu.attributes["multiprocessor_count"]) // cluster
         if cluster > 1:
             from cuda.bindings import driver

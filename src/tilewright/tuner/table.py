@@ -291,7 +291,7 @@ def ordered(
 
     def place(problem: Problem) -> tuple[int, int, int]:
         gemm, plan = problem.gemm, today(problem)
-        unsure = bool(plan.packed) or plan.split_k > 1 or isinstance(plan.kernel, GemvConfig)
+        unsure = bool(plan.packed) or plan.shares_k or isinstance(plan.kernel, GemvConfig)
         few = ceil_div(gemm.m * gemm.n, _TILE) < spec.sm_count
         return (0 if unsure or few else 1, list(ORDERS).index(problem.orders), gemm.flops)
 

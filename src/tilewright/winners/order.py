@@ -80,13 +80,21 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
         visits=_visits(program),
         shared_by=(
             *_side_by_side(program),
-            *((f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()),
+            *_by_blocks(built, part_of_k),
             *((f"{blocks} blocks of a cluster, in equal parts",) if (blocks := neighbours(program, "k")) > 1 else ()),
         ),
         sum_in=_kept_in(gemm, accumulator_of(program)),
         late=late,
         ends_with_zeros=gemm.k % max(tile, 1) != 0,
     )
+
+
+def _by_blocks(built: Build, part_of_k: int) -> tuple[str, ...]:
+    """How blocks share out k."""
+    if built.stream_k:
+        m, n = (built.program.block_tile(dim) for dim in ("m", "n"))
+        return (f"blocks, in equal parts of that of all tiles of {m} x {n}",)
+    return (f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()
 
 
 def _kept_in(gemm: Gemm, kept: Accumulator) -> str:

@@ -33,6 +33,16 @@ class PlanConfig:
         """Blocks that share the sum over k of a tile."""
         return self.kernel.split_k
 
+    @property
+    def stream_k(self) -> bool:
+        """Whether blocks share out the k of all tiles, and add up in the kernel."""
+        return getattr(self.kernel, "stream_k", False)
+
+    @property
+    def shares_k(self) -> bool:
+        """Whether blocks that share the sum over k of a tile leave parts of it in a workspace."""
+        return self.split_k > 1 or self.stream_k
+
     def with_split_k(self, parts: int) -> PlanConfig:
         return replace(self, kernel=self.kernel.with_split_k(parts))
 

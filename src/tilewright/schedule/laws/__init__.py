@@ -26,7 +26,6 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     units.tma_boxes_are_whole,
     units.roles_have_work,
     units.persistent_tma_has_a_producer,
-    units.dependent_launch_needs_tma,
     vectors.vectors_are_whole,
     tiles.patches_cover_tiles,
     copies.early_copies_are_shared_out,

@@ -102,15 +102,6 @@ def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
         )
 
 
-def dependent_launch_needs_tma(program: Program) -> Iterator[Violation]:
-    """A kernel may start before the last one has ended only where all its reads follow one wait: through TMA."""
-    if program.overlapped and not any(staged.route is Route.TMA for staged in program.staged):
-        yield Violation(
-            "no tile is loaded by TMA, and the wait for the kernels before stands in front of its ring.",
-            hint="put Transfer(tile, Route.TMA) before this step, or leave it out.",
-        )
-
-
 def lanes_belong_to_instructions(program: Program) -> Iterator[Violation]:
     """Where a matrix instruction runs the inner tile, threads are bound by whole warps."""
     if program.tensorized is None:

@@ -139,8 +139,11 @@ class DependentLaunch(Step):
 
     A block of the next kernel takes the place of the first one that ends, sets up its barriers, and waits only before
     it touches what the kernels before may have written (programmatic dependent launch). For kernels of one or two
-    waves, whose start and end are much of their time.
+    waves, whose start and end are much of their time. Where threads load for themselves, all of them wait at the
+    start: the blocks are there, and no more.
     """
 
     def apply(self, program: Program) -> Program:
+        if program.overlapped:
+            refuse("Cannot overlap with the kernel before: it does already.", hint="leave this step out.")
         return check_program(replace(program, overlapped=True), "Cannot overlap with the kernel before")

@@ -1,0 +1,115 @@
+"""Which kernels share the sum over k of a tile: split-K, clusters along k, stream-K."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
+from tilewright.kernels import simt
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.spaces import simt_streams, with_cluster_k
+from tilewright.kernels.wgmma_steps import tma_stores
+from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
+
+_SPLIT_K = np.array((*range(1, 11), 12, 14, 16, 20, 24, 32))
+
+MOST_WAVES = {"simt": 8, "mma": 2, "wgmma": 2}
+"""Waves of blocks up to which split-K may pay, by family. Of 1.1 waves, half as long ones make 2.2, which are 1.5 of
+the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 14336 takes 2112 us in 1.5 waves, and
+1862 in 2.9 of 4 parts (H200, benchmarks/choice_sweep.py)."""
+
+_LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
+"""K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
+
+
+def with_split_k(c: Columns, most: Any) -> Columns:
+    """Each candidate alone, and with every count of split-K up to its most."""
+    if np.max(most, initial=1) <= 1:
+        return c
+    counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
+    ends = np.cumsum(counts)
+    row = np.repeat(np.arange(len(c)), counts)
+    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - np.repeat(ends - counts, counts)))
+
+
+def most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
+    of kernels without split-K."""
+    found = np.zeros(len(c), dtype=np.int64)
+    single = np.flatnonzero(c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))))
+    c = c[single]
+    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    room = MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    k = c.k
+    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
+    found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
+    return found
+
+
+def sharing_k(
+    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...], most: Any = None
+) -> list[Columns]:
+    """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
+    k, where split-K would be worth as many; none on a device without clusters. most: `_most_parts`."""
+    if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
+        return []
+    most = most_parts(kind, c, gemm, spec) if most is None else most
+    if not (most >= min(sizes)).any():
+        return []
+    table = c if c.table is None else c.table
+    key = ("cluster_k", sizes, *_decide_laws(kind, gemm))
+    found = (
+        _all_sharing_k(kind, table, gemm, sizes)
+        if c.table is None
+        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes))
+    )
+    rows = np.arange(len(table)) if c.rows is None else c.rows
+    room = np.zeros(len(table), dtype=np.int64)
+    room[rows] = most
+    found = found[np.flatnonzero(found.cluster_k <= room.take(found.base))]
+    for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
+        spread = np.zeros(len(table), dtype=np.int64)
+        spread[rows] = getattr(c, name)
+        found = found.with_columns(**{name: spread.take(found.base)})
+    return [found] if len(found) else []
+
+
+_LEAST_TO_STREAM = 16
+"""k tiles of a tile from which on it may pay that blocks of stream-K meet inside it."""
+
+
+def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
+    """A table of kernels whose blocks share out the k of all tiles in equal parts, where these fill no whole waves."""
+    c = simt_streams(c, gemm) if c.table is None else c.table.known("streams", lambda c: simt_streams(c, gemm).kept())
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
+    c = c[np.flatnonzero((gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < MOST_WAVES["simt"]))]
+    return [c] if len(c) else []
+
+
+def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:
+    """Those of all rows of a table; base: the row."""
+    single = np.logical_not(_is_whole(kind, c))
+    base = np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)
+    size, row = (grid.reshape(-1) for grid in np.meshgrid(np.array(sizes, np.int64), base, indexing="ij"))
+    found = c[row].with_columns(base=row)
+    return with_cluster_k(kind, found, gemm, size).kept()
+
+
+def _decide_laws(kind: str, gemm: Gemm) -> tuple[object, ...]:
+    """What laws ask of a problem."""
+    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.accumulators, gemm.pieces, gemm.block_scales)
+    lie = (gemm.a, gemm.b, gemm.c, tma_stores(gemm), gemm.epilogue.scales is None)
+    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm)) if kind == "simt" else ()
+    return (*formats, *lie, *odd)
+
+
+def _is_whole(kind: str, c: Columns) -> Any:
+    """Kernels without split-K: persistent ones, and of wgmma those that stage C, as parts are stored per thread."""
+    persistent = getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
+    return persistent | (c.subtile > 0) if kind == "wgmma" else persistent

@@ -25,9 +25,9 @@ def all_gather_matmul(
     their m. out_dtype and precision: as in `matmul`. All ranks make the same calls in the same order.
 
     On the GPUs of one host, copy engines or threads store rows into symmetric memory of the peers, and a product starts
-    when its rows are there; the bits are those of `matmul` of each rank's rows, or of all rows. Elsewhere a collective comes first, and a
-    warning says so once. It can be captured in a CUDA graph after one call of the same kind. Gradients are products of
-    the same kinds.
+    when its rows are there; the bits are those of `matmul` of each rank's rows, or of all rows. Elsewhere a collective
+    comes first, and a warning says so once. It can be captured in a CUDA graph after one call of the same kind.
+    Gradients are products of the same kinds.
 
     Raises ProblemError, the same on every rank, where shapes, formats or options do not go together.
     """

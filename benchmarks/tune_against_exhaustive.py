@@ -1,6 +1,6 @@
 """How near `tilewright tune` comes in a minute to a search over every candidate, on this GPU.
 
-    python benchmarks/tune_against_exhaustive.py --out benchmarks/results/tune_h200.json
+    python benchmarks/tune_against_exhaustive.py --out tune.json
 
 For each shape: a search with its budget and an empty cache of kernels; then every candidate of the same space, plans of
 several launches among them; then the best few of both, timed side by side in one run, from which the ratio comes. The

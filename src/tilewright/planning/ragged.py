@@ -60,7 +60,7 @@ _TRIED = 16
 SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RASTER_ROWS, persistent=True))
 """Right for every operand on every GPU."""
 
-_FEW_ROWS, _ROWS = 256, 128
+_SMALL_GROUP, _ROWS = 256, 128
 """Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
 
 _TIE, _WASTED = 0.05, 0.02
@@ -130,12 +130,12 @@ def _by_threads(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
 
 def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:
     """What a kernel of wgmma is chosen for, and with which weight: products of as many groups, all of the average size.
-    Few rows may end with a tile, in groups of equal sizes, or anywhere inside their last one. Of 22 kernels for bf16 on
-    an H100 the two that are estimated best for 8 groups of 1024 rows were the fastest, 1.026 and 1.033 of PyTorch, and
-    so was the one for groups of 5 to 3000 rows, 1.048."""
+    Small groups may end with a tile, in groups of equal sizes, or anywhere inside their last one. Of 22 kernels for
+    bf16 on an H100 the two that are estimated best for 8 groups of 1024 rows were the fastest, 1.026 and 1.033 of
+    PyTorch, and so was the one for groups of 5 to 3000 rows, 1.048."""
     if along == "k":
         return ((1.0, typical),)
-    if typical.m > _FEW_ROWS:  # and a few tokens more make no other kernel
+    if typical.m > _SMALL_GROUP:  # and a few tokens more make no other kernel
         return ((1.0, replace(typical, m=round(typical.m / _ROWS) * _ROWS)),)
     return (0.75, typical), (0.25, replace(typical, m=typical.m + typical.m // 8 + 1))
 

@@ -126,7 +126,7 @@ def test_an_unknown_gpu_takes_its_rates_from_the_most_alike(gpu: Gpu) -> None:
 # Launching
 
 
-@pytest.mark.parametrize(("equal", "blocks"), [(False, 132), (True, 128)])
+@pytest.mark.parametrize(("equal", "blocks"), [(False, 3 * 132), (True, 256)])  # the stand-in has 3 an SM
 def test_a_resident_kernel_is_started_with_the_blocks_of_its_rounds(gpu: Gpu, equal: bool, blocks: int) -> None:
     source = CudaSource('extern "C" __global__ void k() {}', "k", (), 256, resident=True, equal_items=equal)
     kernel = loaded(gpu, source)

@@ -87,6 +87,7 @@ def _whence(origin: dict[str, Any]) -> str:
     return (
         f"{origin['ranks']} x {origin['gpu']}, driver {origin['driver']}, torch {origin['torch']}, "
         f"{origin['date'][:10]}, {origin['commit']}: `{origin['command']}`"
+        + (f". {origin['note'][0].upper()}{origin['note'][1:]}." if "note" in origin else "")
     )
 
 

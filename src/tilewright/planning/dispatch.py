@@ -45,7 +45,6 @@ from tilewright.planning.emulated import (
     with_fallback,
 )
 from tilewright.planning.estimates import estimated, estimates, is_ruled_out, no_kernel, pieces_us, registers_of
-from tilewright.planning.exchanging import exchange_plan
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -56,7 +55,6 @@ from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
 from tilewright.planning.row_sums import row_sums_plan
 from tilewright.problem.coded_product import CodedProduct
-from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.row_sums import RowSums
@@ -181,10 +179,6 @@ class Dispatcher:
         """What gathers and sums rows. Raises as `quantizing`."""
         make = lambda: row_sums_plan(self.kernels, problem, aligned_bytes)  # noqa: E731
         return self._other((problem, aligned_bytes), make, "no kernel of these sums of rows", capturing)
-
-    def exchange(self, problem: Exchange) -> Plan:
-        """What ranks store into each other's memory. Raises LaunchError for more ranks than the kernel is made for."""
-        return self._other(problem, lambda: exchange_plan(self.kernels, problem), "", lambda: False)
 
     def _other(self, key: Any, make: Callable[[], Plan], which: str, capturing: Callable[[], bool]) -> Plan:
         """A plan that is kept, made where it is new. which: is not there, in words."""

@@ -16,6 +16,7 @@ from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.exchanging import exchange_plan
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
 from tilewright.problem.exchange import Exchange as RankExchange
@@ -166,12 +167,18 @@ class Exchanges:
         starts = [0, *accumulate(rows)]
         self._starts = torch.tensor(starts, dtype=torch.int32, device=device)
         self._received, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (received, flags))
+        self._plans: dict[RankExchange, Plan] = {}
 
     def plan(self, source: Any, summed: bool) -> Plan:
         """The launch of an exchange, loaded. Raises LaunchError where there is none."""
         columns, dtype = int(source.shape[1]), LIBRARY.view(source).dtype
         problem = RankExchange(self._rows, self._rank, columns, dtype, summed)
-        return dispatcher(source.get_device()).exchange(problem)
+        found = self._plans.get(problem)
+        if found is None:
+            made = dispatcher(source.get_device())
+            with made.gpu.as_current():
+                found = self._plans[problem] = exchange_plan(made.kernels, problem)
+        return found
 
     def start(self, source: Any, out: Any, stream: int) -> None:
         """Start an exchange on a stream, by its address. out: own rows of the sum; None: rows are gathered."""

@@ -180,7 +180,7 @@ def test_a_prepared_weight_keeps_the_flag_of_its_range() -> None:
 @pytest.fixture
 def device_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """f32_emulated by scaled pieces where it would be too small for them to be faster."""
-    monkeypatch.setattr(dispatch.Dispatcher, "_is_faster_in_f32", lambda *_: False)
+    monkeypatch.setattr(dispatch, "prefers_f32", lambda *_: False)
     monkeypatch.setattr(dispatch.Dispatcher, "_pieces_us", lambda _, one: float(one.algorithm is BF16X6))
 
 

@@ -309,12 +309,6 @@ class Program:
         return self.split_k is SplitK.ORDERED
 
     @property
-    def must_be_resident(self) -> bool:
-        """Whether only a resident grid computes it: items wait for others, or only the device knows how many there
-        are."""
-        return self.adds_in_order or self.problems.has_groups
-
-    @property
     def has_equal_items(self) -> bool:
         """Whether blocks of a resident grid have items of equal length, whose number is known when it is launched."""
         return self.walk is Walk.PERSISTENT and self.problems in (Problems.ONE, Problems.STRIDED)

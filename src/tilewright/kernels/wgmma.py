@@ -331,21 +331,6 @@ def deepest(config: WgmmaConfig, blocks: int = 1, most: int = MAX_STAGES) -> Wgm
     return next((one for one in stages if fits(one, blocks)), None)
 
 
-_LEFT_TO_OTHERS, _LEAST_STAGES = 1.5, 3
-"""Blocks of a ring that leaves a third of an SM to others, and its stages: with two, loads wait for MMAs."""
-
-
-def beside_others(config: WgmmaConfig) -> WgmmaConfig:
-    """The same with a ring that leaves a third of an SM's shared memory to blocks of the kernels around it, but no room
-    for a second block of its own."""
-    if fits(config, 2):
-        return config
-    stages = max(_LEAST_STAGES, int(deepest_ring(config, _LEFT_TO_OTHERS)))
-    while fits(replace(config, stages=stages), 2):
-        stages += 1
-    return replace(config, stages=min(stages, config.stages))
-
-
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def _plain(program: Program) -> Program:
     program = _with_tiles(program, tuple(tiles))
     if program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, issue_distance=0))
-    keeps = program.specialized is not None or program.must_be_resident
+    keeps = program.specialized is not None or program.adds_in_order or program.problems.has_groups
     return program if keeps else replace(program, persistent=False)
 
 

@@ -36,15 +36,16 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
 from tilewright.planning.coded import coded_plan, coding_plan
-from tilewright.planning.cost import moving
-from tilewright.planning.emulated import (
-    emulated_plan,
-    of_pieces,
-    splitting_plan,
-    why_not,
-    with_fallback,
+from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, why_not, with_fallback
+from tilewright.planning.estimates import (
+    estimated,
+    estimates,
+    is_ruled_out,
+    no_kernel,
+    pieces_us,
+    prefers_f32,
+    registers_of,
 )
-from tilewright.planning.estimates import estimated, estimates, is_ruled_out, no_kernel, pieces_us, registers_of
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -70,11 +71,6 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 
 _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
-
-_BEHIND_ESTIMATES = 1.23
-"""Times that products of pieces take of what is estimated, at most, beside the time of reading the pieces, which is as
-estimated: f32 arithmetic is as fast as its estimate. H200, NT, estimated and measured TFLOP/s with the pieces side by
-side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at 8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
 
 _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
@@ -360,7 +356,7 @@ class Dispatcher:
             failures.append(refused)
             return
         inner = of_pieces(request)
-        if request.or_f32 and not request.fixed_order and self._is_faster_in_f32(request):
+        if request.or_f32 and not request.fixed_order and prefers_f32(request, self.spec):
             return
         if request.fallback is not None:
             other = replace(request, algorithm=request.fallback, or_f32=False, fallback=None, prepared=False)
@@ -393,13 +389,6 @@ class Dispatcher:
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
                 self.report(inner.gemm, str(config), failure)
-
-    def _is_faster_in_f32(self, request: Request) -> bool:
-        plain = replace(request, algorithm=None, or_f32=False, fallback=None)
-        plain_us = next(iter(estimates(plain, self.spec)), (inf, None))[0]
-        pieces_us = self._pieces_us(request)
-        reading_us = min(pieces_us, 1e6 * float(moving(of_pieces(request).gemm.compulsory_bytes, self.spec, 0)))
-        return plain_us <= reading_us + _BEHIND_ESTIMATES * (pieces_us - reading_us)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of

@@ -19,7 +19,7 @@ from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
-from tilewright.kernels.wgmma import WgmmaConfig, beside_others
+from tilewright.kernels.wgmma import WgmmaConfig, deepest_ring, fits
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
@@ -279,8 +279,23 @@ def _ahead_of_a(inner: Request, config: PlanConfig) -> tuple[Request, PlanConfig
     """A product whose B is there before A is split: its blocks start under that, and the L2 is asked for their first
     tiles of B. Those of the launches around it find room beside them."""
     assert isinstance(config.kernel, WgmmaConfig)
-    kernel = replace(beside_others(config.kernel), dependent_launch=True)
+    kernel = replace(_beside_others(config.kernel), dependent_launch=True)
     return replace(inner, constant="B"), replace(config, kernel=kernel)
+
+
+_LEFT_TO_OTHERS, _LEAST_STAGES = 1.5, 3
+"""Blocks of a ring that leaves a third of an SM to others, and its stages: with two, loads wait for MMAs."""
+
+
+def _beside_others(config: WgmmaConfig) -> WgmmaConfig:
+    """The same with a ring that leaves a third of an SM's shared memory to blocks of the kernels around it, but no room
+    for a second block of its own."""
+    if fits(config, 2):
+        return config
+    stages = max(_LEAST_STAGES, int(deepest_ring(config, _LEFT_TO_OTHERS)))
+    while fits(replace(config, stages=stages), 2):
+        stages += 1
+    return replace(config, stages=min(stages, config.stages))
 
 
 def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:

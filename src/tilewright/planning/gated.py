@@ -48,8 +48,8 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     """Plans of one kernel with their estimated microseconds, best first."""
     gemm = request.gemm
     wide = replace(gemm, n=2 * gemm.n, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    a_k = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") * spec.sm_count * spec.tensor_clock_mhz
-    exposed_us = _FUNCTION_K * 2 * wide.m * wide.n / a_k if a_k else 0.0
+    rate = 0 if gemm.multiplied is F32 else spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
+    exposed_us = _FUNCTION_K * 2 * wide.m * wide.n / (rate * spec.sm_count * spec.tensor_clock_mhz) if rate else 0.0
     found: dict[PlanConfig, float] = {}
     for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
         half = _halved(config, gemm)

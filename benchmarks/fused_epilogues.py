@@ -213,8 +213,8 @@ def sizes(shape: tuple[int, int, int], scale: int) -> tuple[int, ...]:
     return (max(m // scale, 16), max(n // scale // 128, 1) * 128, max(k // scale // 16, 1) * 16)
 
 
-def run(case: Case, device: Any, scale: int, mode: str) -> dict[str, Any]:
-    """One case: checked, and timed where there is a GPU."""
+def run(case: Case, device: Any, scale: int, mode: str = "default") -> dict[str, Any]:
+    """One case: checked, and timed where there is a GPU. mode: of torch.compile."""
     shape = sizes(case.shape, scale)
     torch.manual_seed(0)
     operands = [case.make(*shape, device)]

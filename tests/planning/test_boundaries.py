@@ -43,9 +43,7 @@ FORMATS: tuple[dict[str, Any], ...] = (
     {"dtype": F32, "product": TF32},
     {"dtype": F32},
 )
-GPUS = {
-    name: replace(device(name), name=f"{name}, made up") for name in ("H200", "A100 SXM 80 GB", "RTX 4090", "T4")
-}
+GPUS = {name: replace(device(name), name=f"{name}, made up") for name in ("H200", "A100 SXM 80 GB", "RTX 4090", "T4")}
 """With names of their own: what is kept of a table of candidates is kept by device."""
 CONSTANTS = {"launch": 2.5, "persistent": 0.5, "split": 0.75, "dependent": -0.75, "room": -0.5, "crowded": 0.0625}
 CONSTANTS |= {"waves": -0.25, "epilogue": 1500.0, "staged": 0.125, "per_thread": 0.25, "swapped": 0.1875, "narrow": 2.5}

@@ -101,7 +101,7 @@ def configured() -> dict[str, Callable[[Dispatcher], Plan]]:
             found[f"{words}, padded, 2 parts"] = by(
                 PlanConfig(kernel.with_split_k(2), BOTH, B, tile_multiples=True), gemm
             )
-            streams = replace(kernel, persistent=True, stream_k=True)
+            streams = replace(kernel, persistent=True, stream_k=True, raster_rows=8)
             found[f"{words}, stream-K"] = by(PlanConfig(streams), gemm)
     for m, n, k, parts in ((1, 4096, 4096, 1), (1, 4095, 9000, 4), (3, 17, 70_000, 9), (4096, 1, 300, 1)):
         gemm = Gemm(m, n, k, BF16, out=BF16)

@@ -252,6 +252,18 @@ def test_tiles_are_visited_in_rows_where_b_does_not_stay_and_a_row_is_longer_tha
     assert candidates._raster_rows(Gemm(64 * 17, 64 * 11, 17, F32), small, columns(SIMT)).tolist() == [16]
 
 
+@pytest.mark.parametrize(("m", "deep"), [(8, 0), (9, 1), (16, 1), (17, 0)])
+@pytest.mark.parametrize("b", [Order.ROW, Order.COL])
+def test_some_rows_have_a_kernel_whose_copies_run_far_ahead(m: int, deep: int, b: Order) -> None:
+    """On GPUs that nothing was measured on: where rows nearly fill its tile, of f32 whose rows of B run along n."""
+    table = candidates.table_of("simt", Gemm(m, 512, 512, F32, b=b), A100)
+    assert int((table.stages > 2).sum()) == (deep if b is Order.ROW else 0)
+    half = candidates.table_of("simt", Gemm(m, 512, 512, F16, b=b), device("T4"))
+    assert (half.stages == 2).all()
+    long = table.unroll == 16
+    assert set(zip(table.m[long].tolist(), table.n[long].tolist(), strict=True)) == {(128, 256), (256, 128)}
+
+
 @pytest.mark.parametrize("length", [1, 32, 64, 65, 96, 97, 4096])
 def test_a_ring_has_no_more_stages_than_a_sum_fills(length: int) -> None:
     c = columns(*(replace(MMA, stages=stages) for stages in (2, 3, 4, 6)))

@@ -73,14 +73,14 @@ def resources_of(image: bytes, entry: str, log: str) -> Resources:
         ) from damage
 
 
+def code_of(image: bytes, entry: str) -> bytes:
+    """The machine code of kernel `entry` of a cubin. Raises CompileError if it has no such kernel."""
+    sections = {section.name: section for section in _sections(image)}
+    return _code(sections, entry).content
+
+
 def _resources(sections: dict[str, _Section], sm: int, entry: str, log: str) -> Resources:
-    code = sections.get(f".text.{entry}")
-    if code is None:
-        kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
-        raise CompileError(
-            f"The cubin has no kernel {entry!r}; it has {', '.join(map(repr, kernels)) or 'none'}.",
-            hint='declare it extern "C", so that its name is kept as written.',
-        )
+    code = _code(sections, entry)
     facts = _function_facts(sections, entry)
     spill_store_bytes, spill_load_bytes = _spills(log, entry)
     return Resources(
@@ -97,6 +97,17 @@ def _resources(sections: dict[str, _Section], sm: int, entry: str, log: str) -> 
         barriers=_barriers(sections, code, entry),
         code_bytes=code.size_bytes,
     )
+
+
+def _code(sections: dict[str, _Section], entry: str) -> _Section:
+    code = sections.get(f".text.{entry}")
+    if code is None:
+        kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
+        raise CompileError(
+            f"The cubin has no kernel {entry!r}; it has {', '.join(map(repr, kernels)) or 'none'}.",
+            hint='declare it extern "C", so that its name is kept as written.',
+        )
+    return code
 
 
 def _sections(image: bytes) -> Iterator[_Section]:

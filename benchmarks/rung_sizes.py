@@ -68,7 +68,7 @@ def timed(gpu: Gpu, spec: DeviceSpec, size: Size, names: Iterable[str], rounds: 
     found: dict[str, float] = {}
     with ClockLog(gpu.uuid) as log:
         for gemm, sharing in problems.items():
-            operands = RotatedOperands(gpu, make_operands(gemm), spec)
+            operands = RotatedOperands.of(gpu, make_operands(gemm), spec)
             launches = {name: launcher(built, gpu, CubinCache()) for name, built in sharing.items()}
             times = measure(gpu, launches, operands, rounds=rounds, graph_ms=graph_ms)
             found |= {name: round(one.median_us, 2) for name, one in times.items()}

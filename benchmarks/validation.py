@@ -25,6 +25,7 @@ from tilewright.ladders import LADDERS, find_rung
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
+from tilewright.prediction.load_waits import with_load_waits
 from tilewright.prediction.predict import dram_bytes
 from tilewright.problem.formats import format_name, format_options
 from tilewright.runtime.cubin_cache import CubinCache
@@ -170,13 +171,19 @@ def built_for(one: Measured) -> Build:
 def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, Any]]:
     """The inputs for some figures, as plain values: simulated and compiled."""
     inputs: dict[str, dict[str, Any]] = {}
+    told: dict[str, Any]
     for one in rows:
         if one.key in inputs:
             continue
         built, spec = built_for(one), device(one.device)
-        blocks = built.occupancy(spec, built.compile(spec.arch, cache=cache)).blocks_per_sm
+        cubin, work = built.compile(spec.arch, cache=cache), work_of(built)
+        blocks = built.occupancy(spec, cubin).blocks_per_sm
         moved = round(dram_bytes(built, spec, blocks))
-        inputs[one.key] = {"blocks_per_sm": blocks, "dram_bytes": moved, "work": plain(work_of(built))}
+        told = {"blocks_per_sm": blocks, "dram_bytes": moved}
+        rounds = with_load_waits(work, built, cubin, spec).load_groups
+        if rounds != work.load_groups:
+            told["load_groups"] = round(float(rounds), 3)
+        inputs[one.key] = {**told, "work": plain(work)}
     return inputs
 
 
@@ -231,8 +238,10 @@ def cases() -> list[Case]:
 
 
 def case_of(one: Measured, inputs: Mapping[str, Any]) -> Case:
-    """A figure with its inputs, as `collect` has them."""
-    return Case(one, _work(inputs["work"]), inputs["blocks_per_sm"], inputs["dram_bytes"])
+    """A figure with its inputs, as `collect` has them. load_groups: as the machine code waits, if that differs."""
+    work = _work(inputs["work"])
+    work = replace(work, load_groups=inputs.get("load_groups", work.load_groups))
+    return Case(one, work, inputs["blocks_per_sm"], inputs["dram_bytes"])
 
 
 # -- sustained ---------------------------------------------------------------------------------------------------------

@@ -254,3 +254,16 @@ def test_a_queue_is_never_faster_than_its_server_or_its_customer() -> None:
     assert shared_clocks(100, 0, 3) == 300
     assert shared_clocks(100, 900, 1) == 1000
     assert 1000 < shared_clocks(100, 900, 2) < 1100
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 4])
+def test_a_step_takes_no_less_than_its_copies_by_cp_async_take_to_arrive(ahead: int) -> None:
+    """The latency of memory, the bytes of the tile at the rate of bursts, and a meeting of all warps, over the steps by
+    which they run ahead."""
+    short = replace(WORK, step=Phase(fp32=64, barriers=16), load_groups=0, steps_ahead=ahead, awaited_ahead=ahead)
+    sm = Sm.of(short, H200)
+    least = (H200.dram_latency_clk + 8192 / H200.l2_bytes_per_clk_per_sm / 0.4 + 2 * 60) / max(1, ahead)
+    assert sm.arrival == pytest.approx(least if ahead else 0)
+    assert sm.step_clocks(1) == max(sm.arrival, sm.busy + 2 * 60, 8192 / 48)
+    long = replace(short, step=Phase(fp32=64000, barriers=16))
+    assert Sm.of(long, H200).step_clocks(1) > 10_000 > sm.arrival

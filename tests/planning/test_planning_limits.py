@@ -17,8 +17,8 @@ from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning import emulated, gated, ranking
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.assembly import Request
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.coded_wgmma import wgmma_candidates
+from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.packing import Alignment, Packing
 from tilewright.planning.plan import Role
 from tilewright.planning.ragged import reads_groups_by_tma

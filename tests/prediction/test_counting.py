@@ -127,3 +127,12 @@ def test_a_cluster_is_counted_whole_wherever_it_lies(cluster: tuple[int, int]) -
 def test_the_code_of_a_step_is_as_long_as_the_compiler_makes_it(name: str, instructions: int) -> None:
     rung = find_rung(name)
     assert work_of(build(rung.gemm(256, 256, 64), rung)).code == pytest.approx(instructions, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [("swizzle/stages_2", 1), ("swizzle/stages_4", 3), ("ampere/4", 2), ("worklog/best", 0), ("hopper/best", 0)],
+)
+def test_steps_wait_for_copies_by_cp_async(name: str, ahead: int) -> None:
+    """Not for those through registers, which wait where they are stored, nor for those of another warp."""
+    assert work(name).awaited_ahead == ahead

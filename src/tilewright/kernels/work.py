@@ -25,7 +25,8 @@ class Access:
     """Loads or stores of one kind. name: the tile, the fragment or the operand that they are about.
 
     requests: warp instructions. wavefronts, ideal: of shared memory, and without bank conflicts. lines, sectors: of
-    global memory. copies: from global to shared memory with no register between.
+    global memory. copies: from global to shared memory with no register between. passes: clocks of L1 for the lines and
+    banks of loads, in the place of a clock for each line; 0: as many as lines.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Access:
     lines: Column = 0.0
     sectors: Column = 0.0
     copies: bool = False
+    passes: float = 0.0
 
     @property
     def is_far_side(self) -> bool:
@@ -53,6 +55,7 @@ class Access:
             ideal=self.ideal + other.ideal,
             lines=self.lines + other.lines,
             sectors=self.sectors + other.sectors,
+            passes=self.passes + other.passes,
         )
 
 
@@ -85,7 +88,8 @@ class Work:
     load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
     step all warps of the block wait for its MMAs before they begin anything else.
     resident: persistent blocks whose copies run on into the next tile. ends_overlap: one tile is stored while the next
-    is multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
+    is multiplied. steps_ahead: by which copies run ahead of their use. awaited_ahead: the same, if they are copies by
+    cp.async for which each step ends in a wait; 0: not counted. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     code: instructions of a warp that a step is written out to, a rolled loop counted once; 0: not counted.
     """
@@ -102,6 +106,7 @@ class Work:
     resident: Column = False
     ends_overlap: Column = False
     steps_ahead: Column = 0
+    awaited_ahead: Column = 0
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"

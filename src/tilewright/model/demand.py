@@ -95,13 +95,14 @@ def access_clocks(
 ) -> Any:
     """Clocks of an SM's load/store unit: wavefront_clocks for each wavefront of shared memory.
 
-    Of global memory one for each line, each four sectors and each 128 bytes returned, whichever is most. smooth: as if
+    Of global memory one for each line (or as many as were counted for lines and banks), each four sectors and each 128
+    bytes returned, whichever is most. smooth: as if
     nothing conflicted and no request were scattered, a clock a wavefront: what that overlaps is fitted so.
     """
     least = 0.0 if access.is_far_side else access.requests * spec.lsu_issue_interval_clk
     if access.space == "shared":
         return np.maximum(access.ideal if smooth else wavefront_clocks * access.wavefronts, least)
-    spread = np.maximum(access.lines, access.sectors / _SECTORS_PER_CLOCK)
+    spread = np.maximum(access.passes or access.lines, access.sectors / _SECTORS_PER_CLOCK)
     if smooth:
         spread = np.where(access.lines > _SCATTERED_LINES * access.requests, access.requests, spread)
     return np.maximum(np.maximum(spread, access.requests * access.width_bytes / _LANE_BYTES_PER_CLOCK), least)

@@ -97,7 +97,7 @@ class Sm:
         """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
         wait = self.wait + self.fetch(together) + (self.restart if restarts else 0.0)
         blocks = shared_clocks(self.busy, wait, together)
-        return largest(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
+        return largest(blocks, together * self.l2_clocks, self.ahead, self.arrival, self.warps_clocks(together))
 
     def fetch(self, together: Any) -> Any:
         """Clocks of one step in which a warp waits for its instructions, with no other warp on its scheduler."""
@@ -114,6 +114,15 @@ class Sm:
         these come from DRAM."""
         ahead = self.work.steps_ahead
         return np.where(ahead, self.spec.dram_latency_clk / np.maximum(1, ahead), 0.0)[()]
+
+    @property
+    def arrival(self) -> Any:
+        """Clocks until copies by cp.async may be used, for each of the steps by which they run ahead: the whole tile
+        arrives, as it does where blocks stop for their loads, and all warps meet behind it."""
+        ahead = self.work.awaited_ahead
+        met = self.work.step.barriers / self.work.warps * BARRIER_CLOCKS
+        arrives = self.spec.dram_latency_clk + self.l2_clocks / BURST_SHARE + met
+        return np.where(ahead, arrives / np.maximum(1, ahead), 0.0)[()]
 
     def warps_clocks(self, together: Any) -> Any:
         """Of a step, as the warps of a scheduler cover each other's waits: for fragments, and for copies ahead."""

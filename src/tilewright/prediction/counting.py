@@ -15,7 +15,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.clusters import neighbours
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.program import Program, Route
+from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, For, Let, Move
 from tilewright.ir.visit import Path, variables, walk
@@ -25,6 +25,7 @@ from tilewright.lowering.plan import plan_of
 from tilewright.lowering.products import multicast
 from tilewright.model.demand import ADDED_PER_COPY
 from tilewright.prediction.joined_loads import JoinedLoads
+from tilewright.prediction.l1_passes import L1Passes
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
 from tilewright.simulator import counting, simulate, standard_listeners
@@ -55,7 +56,8 @@ class _Line:
         return self.counts.get(name, 0.0)
 
 
-_NAMES = ("executions", "requests", "wavefronts", "ideal_wavefronts", "cache_lines", "sectors", "bulk_bytes")
+_FIELDS = ("executions", "requests", "wavefronts", "ideal_wavefronts", "cache_lines", "sectors", "bulk_bytes")
+_NAMES = (*_FIELDS, "passes")
 
 
 def work_of(built: Build) -> Work:
@@ -88,6 +90,7 @@ def work_of(built: Build) -> Work:
         products_awaited=_awaits_products(each, kernel),
         ends_overlap=program.specialized is not None and program.specialized.ping_pong > 1,
         steps_ahead=_steps_ahead(program),
+        awaited_ahead=_steps_ahead(program) if _copies_by_threads(program) else 0,
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
         inputs="" if instruction is None else instruction.product.rate,
         sums="f32" if instruction is None else str(instruction.accumulate),
@@ -154,17 +157,18 @@ def _strip_bytes(built: Build) -> float:
 def _count(built: Build, steps: int) -> list[_Line]:
     """The lines of one block that makes `steps` steps over k."""
     kernel = built.kernel
-    joined = JoinedLoads(kernel)
+    joined, passes = JoinedLoads(kernel), L1Passes()
     run = simulate(
         kernel,
         make_operands(sample_gemm(built, steps)),
-        listeners=(*standard_listeners(), joined),
+        listeners=(*standard_listeners(), joined, passes),
         detectors=False,
         arithmetic=counting(),
         resident_blocks=kernel.cluster if kernel.resident else None,
     )
     wide = {site.path: row for site, row in joined.counts().items()}
-    return [_line(line, run.counters.blocks, wide) for line in run.counters.lines]
+    scattered = passes.clocks()
+    return [_line(line, run.counters.blocks, wide, scattered.get(line.path, 0.0)) for line in run.counters.lines]
 
 
 def sample_gemm(built: Build, steps: int) -> Gemm:
@@ -186,8 +190,8 @@ def _as_aligned(tight: int, leading: int, element_bytes: int) -> int:
     return max(tight, line) + (leading - max(tight, line)) % line
 
 
-def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]]) -> _Line:
-    counts = {name: float(getattr(line, name)) for name in _NAMES}
+def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]], passes: float) -> _Line:
+    counts = {name: float(getattr(line, name)) for name in _FIELDS} | {"passes": passes}
     joined = wide.get(line.path)
     if joined is not None and line.kind == "load" and counts["requests"]:
         share = joined["joined_requests"] / counts["requests"]
@@ -227,7 +231,13 @@ def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
             fp32 += times * floats
             conversions += times * opcodes.get("CVT", 0)
             other += times * (sum(opcodes.values()) - floats)
-    return Phase(fp32, flops, matrix, conversions, other, tuple(accesses.values()), barriers, operand_bytes, tma_bytes)
+    told = tuple(_without_lines(one) for one in accesses.values())
+    return Phase(fp32, flops, matrix, conversions, other, told, barriers, operand_bytes, tma_bytes)
+
+
+def _without_lines(one: Access) -> Access:
+    """Passes that are the lines of the requests say nothing."""
+    return replace(one, passes=0.0) if one.passes == one.lines else one
 
 
 def _wgmma_bytes(multiply_adds_of_warp: int, gemm: Gemm) -> int:
@@ -249,6 +259,7 @@ def _access(line: _Line) -> Access:
         ideal=line["ideal_wavefronts"],
         lines=line["cache_lines"],
         sectors=line["sectors"],
+        passes=line["passes"],
         copies=_is_copy(what),
     )
 
@@ -293,10 +304,20 @@ def _alternates(program: Program) -> bool:
     return program.pipelined is not None and program.pipelined.alternating
 
 
+def _operands_in_shared(program: Program) -> list[Staged]:
+    """Tiles of the operands in shared memory, a step's each."""
+    staged_operands = (staged for staged in program.staged if staged.operand != "C")
+    return [staged for staged in staged_operands if staged.space is Space.SHARED and staged.under]
+
+
+def _copies_by_threads(program: Program) -> bool:
+    """Whether they arrive by cp.async alone."""
+    return all(staged.route is Route.ASYNC for staged in _operands_in_shared(program))
+
+
 def _steps_ahead(program: Program) -> int:
     """Steps by which the copies of tiles of the operands run ahead of their use."""
-    staged_operands = (staged for staged in program.staged if staged.operand != "C")
-    shared = [staged for staged in staged_operands if staged.space is Space.SHARED and staged.under]
+    shared = _operands_in_shared(program)
     if program.pipelined is None or not shared:
         return 0
     if all(staged.route in (Route.ASYNC, Route.TMA) for staged in shared):

@@ -1,0 +1,85 @@
+"""How often a loop of machine code waits for its loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.kernels.work import Work
+from tilewright.ladders import find_rung
+from tilewright.prediction.counting import work_of
+from tilewright.prediction.load_waits import awaited_clocks, with_load_waits
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.machine_code import Instruction, Kind
+from tilewright.toolchain import build
+
+H200 = device("H200")
+
+
+def load(scoreboard: int, awaits: int = 0) -> Instruction:
+    return Instruction(Kind.LOAD, scoreboard, awaits)
+
+
+def other(awaits: int = 0) -> Instruction:
+    return Instruction(Kind.OTHER, None, awaits)
+
+
+ARITHMETIC = Instruction(Kind.MULTIPLY_ADD, None, 0)
+USES_0, USES_1 = other(0b1), other(0b10)
+
+
+@pytest.mark.parametrize(
+    ("loop", "waited"),
+    [
+        ([other(), ARITHMETIC], 0),
+        ([load(0), USES_0], 500),
+        ([load(0), load(1), USES_0, USES_1], 500),  # together: the second came one clock after the first
+        ([load(0), USES_0, load(1), USES_1], 1000),  # one after the other
+        ([load(0), ARITHMETIC, ARITHMETIC, USES_0], 500 - 2 * 100),  # behind arithmetic
+        ([load(0), *[ARITHMETIC] * 6, USES_0], 0),
+        ([USES_0, load(0), *[ARITHMETIC] * 3], 500 - 3 * 100),  # used in the next turn
+        ([load(0), load(0), other(0b10), USES_0], 499),  # of one scoreboard: the last to arrive, and none of another
+    ],
+)
+def test_waits_of_a_turn(loop: Sequence[Instruction], waited: float) -> None:
+    assert awaited_clocks(loop, 500.0, 100.0) == pytest.approx(waited, abs=1)
+
+
+def rounds(name: str, size: int = 1024) -> tuple[Work, Work]:
+    """What is counted of a rung, and what its machine code for the H200 waits for."""
+    rung = find_rung(name)
+    built = build(rung.gemm(size, size, size), rung)
+    work = work_of(built)
+    return work, with_load_waits(work, built, built.compile(H200.arch, cache=CubinCache()), H200)
+
+
+@pytest.mark.parametrize("name", ["worklog/3", "worklog/6", "worklog/10", "hierarchy/v02_vectorised", "te/4"])
+def test_machine_code_waits_as_often_as_is_counted_where_the_compiler_leaves_loads_in_place(name: str) -> None:
+    counted, read = rounds(name)
+    assert read.load_groups == pytest.approx(counted.load_groups, rel=0.1)
+    assert replace(read, load_groups=counted.load_groups) == counted
+
+
+def test_what_the_compiler_moves_is_seen() -> None:
+    """NVRTC 13: it loads 16 halves in two rounds; two steps at once; and behind the MMAs that were to cover it."""
+    assert [rounds("hierarchy/v07")[at].load_groups for at in (0, 1)] == pytest.approx([1, 1.9], abs=0.15)
+    assert [rounds("hierarchy/v07_vectorised")[at].load_groups for at in (0, 1)] == pytest.approx([1, 0.5], abs=0.1)
+    counted, read = rounds("hierarchy/v07_double_buffered")
+    assert not counted.load_groups and 0.3 < read.load_groups < 0.6
+    assert rounds("worklog/best")[1].load_groups == 0
+
+
+def test_an_element_of_c_that_each_step_reads_and_writes_is_waited_for() -> None:
+    """Where its loop is guarded: at 1024^3 it is kept in a register."""
+    assert rounds("te/0", 896)[1].load_groups == pytest.approx(1, abs=0.05)
+    assert rounds("te/0", 1024)[1].load_groups < 0.2
+
+
+@pytest.mark.parametrize("name", ["hopper/best", "ampere/5", "worklog/11"])
+def test_what_copies_otherwise_is_left_as_it_is_counted(name: str) -> None:
+    """TMA and cp.async load no registers; where halves of a block take turns, one loop is the code of both."""
+    counted, read = rounds(name)
+    assert read == counted

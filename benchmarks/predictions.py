@@ -5,6 +5,7 @@ python benchmarks/predictions.py --write --inputs   # simulate and compile every
 python benchmarks/predictions.py --check            # the page, and the counts of one rung of each ladder
 python benchmarks/predictions.py --searches         # every recorded point of a search, none of which was fitted
 python benchmarks/predictions.py --sizes judging    # rungs at sizes that the model had not seen: the half that judges
+python benchmarks/predictions.py --sizes fresh      # at sizes that were timed when all of its terms were there
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from validation import (
     Case,
+    Measured,
     accuracy,
     built_for,
     case_of,
@@ -51,14 +54,20 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--inputs", action="store_true", help="collect the inputs of the model anew")
     parser.add_argument("--searches", action="store_true")
-    parser.add_argument("--sizes", choices=("chosen", "judging"), help="which half of rung_sizes_h100.json")
+    parser.add_argument(
+        "--sizes",
+        choices=("chosen", "judging", "fresh"),
+        help="which half of rung_sizes_h100.json; or rung_sizes_fresh_h200.json",
+    )
     asked = parser.parse_args()
     if asked.searches:
         for name, file in SEARCHES.items():
             print(_searched(name, file))
         return 0
     if asked.sizes:
-        print(_unseen(held_out=asked.sizes == "judging"))
+        fresh = unseen_rows("rung_sizes_fresh_h200.json")
+        halves = [one for one in unseen_rows() if one.held_out == (asked.sizes == "judging")]
+        print(_unseen(fresh if asked.sizes == "fresh" else halves))
         return 0
     if asked.inputs:
         write_inputs(collect(measured_rows(), CubinCache()))
@@ -72,9 +81,8 @@ def main() -> int:
     return 0
 
 
-def _unseen(*, held_out: bool) -> str:
+def _unseen(rows: Sequence[Measured]) -> str:
     """How rungs are predicted at sizes that were timed to judge the model, by ladder and by size."""
-    rows = [one for one in unseen_rows() if one.held_out == held_out]
     inputs = collect(rows, CubinCache())
     found = [case_of(one, inputs[one.key]) for one in rows]
     groups: dict[str, list[Case]] = {"in all": found}

@@ -135,9 +135,9 @@ def measured_rows() -> list[Measured]:
     return [*found.values(), *_published()]
 
 
-def unseen_rows() -> list[Measured]:
+def unseen_rows(record: str = "rung_sizes_h100.json") -> list[Measured]:
     """Rungs at sizes that were timed to judge the model (benchmarks/rung_sizes.py)."""
-    told = json.loads((recorded_folder() / "rung_sizes_h100.json").read_text(encoding="utf-8"))
+    told = json.loads((recorded_folder() / record).read_text(encoding="utf-8"))
     spec, found = device(told["origin"]["device"]), []
     for sizes, of in told["sizes"].items():
         m, n, k = (int(part) for part in sizes.split("x"))

@@ -293,7 +293,7 @@ def test_blocks_of_a_batch_with_one_tile_each_are_no_more_than_sms(count: int, k
 
 
 @pytest.mark.parametrize(("n", "flat"), [(64 * 10, True), (64 * 10 - 1, True), (64 * 9, False)])
-def test_flat_grids_are_visited_by_columns(n: int, flat: bool) -> None:
+def test_flat_grids_are_visited_column_after_column(n: int, flat: bool) -> None:
     """Three rows of tiles by ten columns are as flat as may be."""
     c = columns(replace(WGMMA, persistent=False))
     c = c.with_columns(tiles=np.array([30]), per_sm=np.array([1]))

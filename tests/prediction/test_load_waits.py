@@ -40,11 +40,11 @@ USES_0, USES_1 = other(0b1), other(0b10)
         ([load(0), USES_0, load(1), USES_1], 1000),  # one after the other
         ([load(0), ARITHMETIC, ARITHMETIC, USES_0], 500 - 2 * 100),  # behind arithmetic
         ([load(0), *[ARITHMETIC] * 6, USES_0], 0),
-        ([USES_0, load(0), *[ARITHMETIC] * 3], 500 - 3 * 100),  # used in the next turn
+        ([USES_0, load(0), *[ARITHMETIC] * 3], 500 - 3 * 100),  # used in the next iteration
         ([load(0), load(0), other(0b10), USES_0], 499),  # of one scoreboard: the last to arrive, and none of another
     ],
 )
-def test_waits_of_a_turn(loop: Sequence[Instruction], waited: float) -> None:
+def test_waits_of_an_iteration(loop: Sequence[Instruction], waited: float) -> None:
     assert awaited_clocks(loop, 500.0, 100.0) == pytest.approx(waited, abs=1)
 
 
@@ -80,6 +80,6 @@ def test_an_element_of_c_that_each_step_reads_and_writes_is_waited_for() -> None
 
 @pytest.mark.parametrize("name", ["hopper/best", "ampere/5", "worklog/11"])
 def test_what_copies_otherwise_is_left_as_it_is_counted(name: str) -> None:
-    """TMA and cp.async load no registers; where halves of a block take turns, one loop is the code of both."""
+    """TMA and cp.async load no registers; where halves of a block alternate, one loop is the code of both."""
     counted, read = rounds(name)
     assert read == counted

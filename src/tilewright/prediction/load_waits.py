@@ -3,7 +3,7 @@
 What a kernel says of its loads is not what a warp waits for: ptxas moves loads up to each other, or down behind the
 arithmetic that was to cover them, lets registers for 16 values do for 32 in two rounds, or writes out two steps and
 loads for both at once. The scoreboards of the machine code tell where a warp waits. It is followed in order through
-some turns of the loop: a load arrives after the latency of L2 and the time of the tile, arithmetic takes what the model
+some iterations of it: a load arrives after the latency of L2 and the time of the tile, arithmetic takes what the model
 says of a step, other instructions a clock each.
 """
 
@@ -19,8 +19,8 @@ from tilewright.model.sm import BURST_SHARE, Sm
 from tilewright.runtime.machine_code import ARITHMETIC, Instruction, Kind, MachineCode
 from tilewright.toolchain import Build
 
-_TURNS = 3
-"""Of a loop, until it waits in each turn as in the one before: loads of one turn may be used in the next."""
+_ITERATIONS = 3
+"""Until a loop waits in each as in the one before: loads of one may be used in the next."""
 
 _LOADS = frozenset({Kind.LOAD})
 _BARRIERS = frozenset({Kind.BARRIER})
@@ -44,7 +44,7 @@ def _rounds(work: Work, built: Build, code: MachineCode, sm: Sm) -> float | None
         return None
     arrival = sm.spec.l2_latency_clk + float(sm.l2_clocks) / BURST_SHARE
     rolled = list(code.innermost(loop, _LOADS))
-    if rolled:  # how often they turn is not in the code, but how many loads there are is known
+    if rolled:  # how often they run is not in the code, but how many loads there are is known
         waited = sum(awaited_clocks(code.inside(one), arrival, 1.0) for one in rolled)
         written = sum(code.count(one, _LOADS) for one in rolled)
         return float(waited / arrival / written * loads / work.warps)
@@ -56,7 +56,7 @@ def _rounds(work: Work, built: Build, code: MachineCode, sm: Sm) -> float | None
 
 
 def _steps(work: Work, built: Build, code: MachineCode, loop: tuple[int, int]) -> float | None:
-    """Steps over k that a turn of a loop makes: by its barriers, else by its arithmetic, where all of it is written
+    """Steps over k that an iteration of a loop makes: by its barriers, else by its arithmetic, where all of it is written
     out."""
     if work.step.barriers:
         return float(code.count(loop, _BARRIERS) * work.warps / work.step.barriers) or None
@@ -68,11 +68,11 @@ def _steps(work: Work, built: Build, code: MachineCode, loop: tuple[int, int]) -
 
 
 def awaited_clocks(loop: Sequence[Instruction], arrival_clocks: float, arithmetic_clocks: float) -> float:
-    """Clocks of a turn of a loop in which a warp waits for its loads. arrival_clocks: of a load, from its issue.
+    """Clocks of an iteration of a loop in which a warp waits for its loads. arrival_clocks: of a load, from its issue.
     arithmetic_clocks: of each instruction of arithmetic."""
     ready: dict[int, float] = {}
     now = 0.0
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         waited = 0.0
         for one in loop:
             for scoreboard in [number for number in ready if one.awaits >> number & 1]:

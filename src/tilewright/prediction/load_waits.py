@@ -2,8 +2,8 @@
 
 What a kernel says of its loads is not what a warp waits for: ptxas moves loads up to each other, or down behind the
 arithmetic that was to cover them, lets registers for 16 values do for 32 in two rounds, or writes out two steps and
-loads for both at once. The scoreboards of the machine code tell where a warp waits. It is followed in order through
-some iterations of it: a load arrives after the latency of L2 and the time of the tile, arithmetic takes what the model
+loads for both at once. The scoreboards of the machine code tell where a warp waits. Its main loop is followed in order
+for some iterations: a load arrives after the latency of L2 and the time of the tile, arithmetic takes what the model
 says of a step, other instructions a clock each.
 """
 
@@ -56,8 +56,7 @@ def _rounds(work: Work, built: Build, code: MachineCode, sm: Sm) -> float | None
 
 
 def _steps(work: Work, built: Build, code: MachineCode, loop: tuple[int, int]) -> float | None:
-    """Steps over k that an iteration of a loop makes: by its barriers, else by its arithmetic, where all of it is written
-    out."""
+    """Steps over k in an iteration of a loop: by its barriers, else by its arithmetic, where all of it is written out."""
     if work.step.barriers:
         return float(code.count(loop, _BARRIERS) * work.warps / work.step.barriers) or None
     if any(True for _ in code.innermost(loop, ARITHMETIC)):

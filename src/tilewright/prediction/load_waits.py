@@ -56,7 +56,7 @@ def _rounds(work: Work, built: Build, code: MachineCode, sm: Sm) -> float | None
 
 
 def _steps(work: Work, built: Build, code: MachineCode, loop: tuple[int, int]) -> float | None:
-    """Steps over k in an iteration of a loop: by its barriers, else by its arithmetic, where all of it is written out."""
+    """Steps over k in an iteration of a loop: by its barriers, else by its arithmetic, if all of it is written out."""
     if work.step.barriers:
         return float(code.count(loop, _BARRIERS) * work.warps / work.step.barriers) or None
     if any(True for _ in code.innermost(loop, ARITHMETIC)):

@@ -56,7 +56,7 @@ def made_up_trees(features: int, size: float) -> Trees:
     trees = [
         {
             "feature": [at, 0, at, 0, 0],
-            "threshold": [0.5 + at % 3, 0.0, 5.5 + at % 5, 0.0, 0.0],
+            "threshold": [0.5, 0.0, 5.5 + at % 5, 0.0, 0.0],
             "left": [1, 1, 3, 3, 4],
             "right": [2, 1, 4, 3, 4],
             "value": [0.0, -size * (1 + at), 0.0, size * (2 + at), size * (5 + at)],

@@ -26,6 +26,7 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.gated import in_two, joined
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups, Shards, Stack
@@ -148,6 +149,10 @@ def of_epilogues() -> dict[str, Callable[[Dispatcher], Plan]]:
         gemm = Gemm(m, n, k, BF16, out=BF16, epilogue=epilogue)
         request = Request(gemm, alignment_of(gemm))
         found[f"{name} of {m}x{n}x{k}"] = lambda dispatcher, request=request: dispatcher.plan(request)  # type: ignore[misc]
+        if name == "two sums":
+            found[f"one sum after the other of {m}x{n}x{k}"] = lambda dispatcher, request=request: joined(  # type: ignore[misc]
+                *(dispatcher.plan(one) for one in in_two(request)), request.gemm
+            )
     return found
 
 
@@ -203,4 +208,14 @@ KINDS = {"configured": configured, "pieces": by_pieces, "epilogues": of_epilogue
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_launches(kind: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"boundaries/launches_{kind}.txt", "\n".join(lines(KINDS[kind]())) + "\n")
+    told = list(lines(KINDS[kind]()))
+    if kind == "others":
+        told += [
+            "",
+            "A100",
+            *lines(
+                {name: made for name, made in KINDS[kind]().items() if "of m," in name or "rows by" in name},
+                "A100 SXM 80 GB",
+            ),
+        ]
+    golden(f"boundaries/launches_{kind}.txt", "\n".join(told) + "\n")

@@ -14,11 +14,12 @@ from tilewright.dtypes import BF16, E4M3, F32, TF32
 from tilewright.kernels.line_splitting import LONGEST_LINE
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import reads_orders
-from tilewright.planning import emulated, gated, ranking
+from tilewright.planning import emulated, gated, ragged, ranking
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
+from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Alignment, Packing
 from tilewright.planning.plan import Role
 from tilewright.planning.ragged import reads_groups_by_tma
@@ -146,6 +147,33 @@ def test_groups_that_tma_reads() -> None:
     along_k = Gemm(512, 256, 256, BF16, a=Order.COL, out=BF16)
     assert reads_groups_by_tma(Request(along_k, Alignment(16, 16, 16), groups=Groups(2, "k", 0)), H200)
     assert not reads_groups_by_tma(whole, device("A100 SXM 80 GB"))
+
+
+@pytest.mark.parametrize(("k", "halved"), [(10_240, False), (10_304, True)])
+def test_rows_of_tiles_whose_strips_the_l2_does_not_hold_are_visited_by_half_as_many(k: int, halved: bool) -> None:
+    """16 rows of tiles of 128 rows of bf16 are 40 MiB at k = 10240."""
+    gemm = Gemm(8192, 4096, k, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", 4096 * k))
+    found = [config.kernel for config in ragged._by_tma(request, H200)]
+    rows = {one.m: one.raster_rows for one in found if isinstance(one, WgmmaConfig)}
+    assert rows[64] == 16 and rows[128] == (8 if halved else 16) and rows[256] == 8
+
+
+@pytest.mark.parametrize(("c", "staged"), [(16, True), (8, False)])
+def test_groups_leave_through_shared_memory_where_tma_can_store_them(c: int, staged: bool) -> None:
+    gemm = Gemm(8192, 4096, 512, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, Alignment(16, 16, c), groups=Groups(8, "m", 4096 * 512))
+    kernels = [config.kernel for config in ragged._by_tma(request, H200)]
+    assert any(one.subtile for one in kernels if isinstance(one, WgmmaConfig)) == staged
+
+
+@pytest.mark.parametrize("rows", [16, 8, 4, 2, 24, 40, 6])
+def test_rows_are_multiples_of_what_they_are(rows: int) -> None:
+    """At addresses that are multiples of 16 bytes, or of fewer."""
+    gemm = Gemm(64, 64, 64, BF16, lda=64 + rows // 2, out=BF16)
+    own = max(size for size in (16, 8, 4, 2) if (128 + rows) % size == 0)
+    assert alignment_of_rows(gemm) == Alignment(own, 16, 16)
+    assert alignment_of_rows(gemm, 4) == Alignment(min(own, 4), 4, 4)
 
 
 def test_what_the_second_of_two_products_adds() -> None:

@@ -15,17 +15,17 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.tune_list import Shared, one_for_each_gpu, tune_list
-from tilewright.cli.tune_suite import Suite, tune_suite
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError, ProblemError, TilewrightError
 from tilewright.planning.on_paper import version_of
-from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm
 from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
-from tilewright.tuner.fleet import listed, problem
+from tilewright.suite.problems import FORMATS, ORDERS, problems
+from tilewright.tuner.compiling import Compilers
+from tilewright.tuner.fleet import Listed, listed, problem
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import begun
 from tilewright.tuner.session import tune as search
@@ -86,7 +86,7 @@ def tune(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="Of the command; of each problem of --shapes. Default: 50; --suite 500.",
+            help="Of the command; of each problem of --shapes. Default: 50; --suite 1000.",
         ),
     ] = None,
     storage: Annotated[
@@ -98,15 +98,12 @@ def tune(
     ] = False,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="With --list: for this GPU.")] = None,
     suite: Annotated[
-        bool, typer.Option("--suite", help="All problems of `tilewright bench`, a few plans of each.")
+        bool, typer.Option("--suite", help="All problems of `tilewright bench`, which share the budget.")
     ] = False,
     shapes: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Problems (m,n,k[,dtype,out,order]) that machines with one --storage share."),
     ] = None,
-    record: Annotated[
-        Path, typer.Option(metavar="FILE", help="Of --suite: where each problem is noted; it goes on from there.")
-    ] = Path("tune_suite.jsonl"),
     export: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Of --suite, --shapes: the winners, as the package ships them."),
@@ -123,25 +120,36 @@ def tune(
     started: float = context.obj
     processes = workers or os.cpu_count() or 1
     _check_which(m, n, k, suite, shapes)
-    if dtype is not None:
-        format_options(dtype)  # a format that is none is told before a GPU is looked for
-    if not (list_only or suite):
-        import_ahead()
-    gpu, spec = _device(list_only, device)
-    if suite:
-        asked = Suite(dtype, order, record, export, budget or 500.0, processes)
-        return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=started)
-    if shapes is not None:
-        shared = Shared(listed(shapes), storage or default_url(), budget or 50.0, export)
-        return _tune_list(shared, gpu, spec, family, keep_bits, processes, list_only=list_only, as_json=as_json)
-    assert m is not None and n is not None and k is not None
-    gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
-    search_s = budget or 50.0
-    if list_only or gpu is None:
+    asked = _list_of(shapes, dtype, order) if suite or shapes is not None else ()
+    gemm = None if asked else problem(m or 0, n or 0, k or 0, dtype or "f32", out, order or "NN")
+    if list_only:
+        _, spec = _device(list_only, device)
+        if gemm is None:
+            return _print_problems(asked, spec, as_json)
         return _print_candidates(gemm, spec, family, keep_bits, as_json)
-    return _tune_one(
-        gemm, gpu, spec, family, keep_bits, storage or default_url(), search_s, processes, started, as_json
-    )
+    _refuse_without_gpu()
+    on_all = one_for_each_gpu(sys.argv[1:]) if asked else None
+    if on_all is not None:
+        return on_all
+    url = storage or default_url()
+    import_ahead()
+    with Compilers(processes) as compilers:
+        gpu, spec = _device(list_only, device)
+        assert gpu is not None
+        if gemm is None:
+            seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(asked)
+            shared = Shared(asked, url, seconds, export)
+            return _tune_list(shared, gpu, spec, family, keep_bits, compilers, as_json)
+        return _tune_one(gemm, gpu, spec, family, keep_bits, url, budget or 50.0, compilers, started, as_json)
+
+
+def _list_of(shapes: Path | None, dtype: str | None, order: str | None) -> tuple[Listed, ...]:
+    """The problems of a file, or of the suite."""
+    if shapes is not None:
+        return listed(shapes)
+    formats = FORMATS if dtype is None else (dtype,)
+    orders = ORDERS if order is None else (order.upper(),)
+    return tuple(Listed(one.gemm) for one in problems(formats=formats, orders=orders))
 
 
 def _like(gemm: Gemm, today: PlanConfig, keep_bits: bool) -> ReductionOrder | None:
@@ -159,13 +167,13 @@ def _print_candidates(gemm: Gemm, spec: DeviceSpec, family: str | None, keep_bit
 
 def _tune_one(
     gemm: Gemm, gpu: Gpu, spec: DeviceSpec, family: str | None, keep_bits: bool, storage: str, seconds: float,
-    workers: int, started: float, as_json: bool,
+    compilers: Compilers, started: float, as_json: bool,
 ) -> int:  # fmt: skip
     """One problem."""
     database = Database()
     today = todays_plan(gemm, spec, Lookup(version_of, database))
-    job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
-    space, outcome = job.run(storage, seconds, workers, started)
+    job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today, compilers)
+    space, outcome = job.run(storage, seconds, started)
     stored = job.store(outcome)
     _print_outcome(space, outcome, stored, as_json, today)
     for complaint in database.complaints:
@@ -183,24 +191,22 @@ def _check_which(m: int | None, n: int | None, k: int | None, suite: bool, shape
         raise typer.BadParameter("give M, N and K, or --suite.")
 
 
+def _print_problems(asked: tuple[Listed, ...], spec: DeviceSpec, as_json: bool) -> int:
+    lines = [str(one.gemm) for one in asked]
+    output.print_json({"device": spec.name, "problems": lines}) if as_json else print("\n".join(lines))
+    return 0
+
+
 def _tune_list(
-    shared: Shared, gpu: Gpu | None, spec: DeviceSpec, family: str | None, keep_bits: bool, workers: int,
-    *, list_only: bool, as_json: bool,
-) -> int:  # fmt: skip
+    shared: Shared, gpu: Gpu, spec: DeviceSpec, family: str | None, keep_bits: bool, compilers: Compilers, as_json: bool
+) -> int:
     """All problems of a list."""
     database = Database()
-    if list_only or gpu is None:
-        lines = [str(one.gemm) for one in shared.problems]
-        output.print_json({"device": spec.name, "problems": lines}) if as_json else print("\n".join(lines))
-        return 0
-    on_all = one_for_each_gpu(sys.argv[1:])
-    if on_all is not None:
-        return on_all
 
     def tune_one(gemm: Gemm) -> str:
         today = todays_plan(gemm, spec, Lookup(version_of, database))
-        job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
-        _, outcome = job.run(shared.storage, shared.budget_s, workers, monotonic())
+        job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today, compilers)
+        _, outcome = job.run(shared.storage, shared.budget_s, monotonic())
         job.store(outcome)
         return winner_of(outcome, Key.of(spec, gemm), gemm.flops).to_json()
 
@@ -218,11 +224,15 @@ def _device(list_only: bool, name: str | None) -> tuple[Gpu | None, DeviceSpec]:
 
 
 def _gpu(list_only: bool) -> Gpu | None:
+    if list_only and gpu_problem() is not None:
+        return None
+    return open_gpu()
+
+
+def _refuse_without_gpu() -> None:
     missing = gpu_problem()
     if missing is None:
-        return open_gpu()
-    if list_only:
-        return None
+        return
     raise LaunchError(
         f"Tuning measures, which needs a GPU: {missing}",
         hint="--list prints the candidates and their predicted times without one; "
@@ -248,31 +258,32 @@ class _Job:
     like: ReductionOrder | None
     database: Database
     today: PlanConfig
+    compilers: Compilers
     earlier: Winner | None = None
 
-    def run(self, storage: str, budget: float, workers: int, started: float) -> tuple[Space, Outcome]:
+    def run(self, storage: str, budget: float, started: float) -> tuple[Space, Outcome]:
         """The candidates, and what the search found."""
         self.earlier = self.database.winner(Key.of(self.spec, self.gemm))
         measurer = GpuMeasurer(self.gpu, self.gemm, self._peers)
         try:
-            with begun(measurer, self.spec, workers, like=self.like, first=(self.today,)) as compilers:
-                space = _space_of(self.gemm, self.spec, self.family, self.like, self.today)
-                with output.progress(f"tuning {self.gemm}") as advance:
+            builds = begun(measurer, self.spec, self.compilers, like=self.like, first=(self.today,))
+            space = _space_of(self.gemm, self.spec, self.family, self.like, self.today)
+            with output.progress(f"tuning {self.gemm}") as advance:
 
-                    def step(state: State) -> None:
-                        done, left = round(1000 * state.elapsed_s), round(1000 * state.left_s)
-                        advance(told(state), done, done + left)
+                def step(state: State) -> None:
+                    done, left = round(1000 * state.elapsed_s), round(1000 * state.left_s)
+                    advance(told(state), done, done + left)
 
-                    outcome = search(
-                        space,
-                        compilers,
-                        measurer,
-                        storage=storage,
-                        seconds=budget,
-                        started=started,
-                        rivals=(self.today,),
-                        progress=step,
-                    )
+                outcome = search(
+                    space,
+                    builds,
+                    measurer,
+                    storage=storage,
+                    seconds=budget,
+                    started=started,
+                    rivals=(self.today,),
+                    progress=step,
+                )
             return space, outcome
         finally:
             measurer.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import chain, islice, zip_longest
 from time import monotonic
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.tuner.compiling import Compilers
+from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
@@ -47,26 +47,25 @@ def study_name(space: Space) -> str:
     return f"{Key.of(space.spec, space.gemm)}; space {space.digest}, sources {sources_version()}"
 
 
-@contextmanager
 def begun(
     measurer: GpuMeasurer,
     spec: DeviceSpec,
-    workers: int,
+    compilers: Compilers,
     *,
     like: ReductionOrder | None = None,
     first: Sequence[PlanConfig] = (),
-) -> Iterator[Compilers]:
-    """What needs no space to begin: processes that compile are started, with the first candidates, and the reference is
-    computed, while this process goes on."""
-    with Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers:
-        compilers.begin(first)
-        measurer.begin()
-        yield compilers
+) -> Builds:
+    """What needs no space to begin: the first candidates are compiled and the reference is computed, while this process
+    goes on."""
+    builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
+    builds.begin(first)
+    measurer.begin()
+    return builds
 
 
 def tune(
     space: Space,
-    compilers: Compilers,
+    builds: Builds,
     measurer: GpuMeasurer,
     *,
     storage: str,
@@ -81,10 +80,10 @@ def tune(
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
-    compilers.begin(first[: compilers.ahead])
+    builds.begin(first[: builds.ahead])
     with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
         tuning = Tuning(
-            *(study, compilers, measurer),
+            *(study, builds, measurer),
             seconds=seconds,
             started=started,
             now=now,

@@ -23,7 +23,6 @@ from tilewright.problem.gemm import Gemm
 from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
-from tilewright.suite.problems import FORMATS, ORDERS, problems
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.fleet import Listed, listed, problem
 from tilewright.tuner.measure import GpuMeasurer
@@ -147,6 +146,8 @@ def _list_of(shapes: Path | None, dtype: str | None, order: str | None) -> tuple
     """The problems of a file, or of the suite."""
     if shapes is not None:
         return listed(shapes)
+    from tilewright.suite.problems import FORMATS, ORDERS, problems  # here: a search of one problem does without
+
     formats = FORMATS if dtype is None else (dtype,)
     orders = ORDERS if order is None else (order.upper(),)
     return tuple(Listed(one.gemm) for one in problems(formats=formats, orders=orders))

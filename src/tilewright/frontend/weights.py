@@ -247,6 +247,6 @@ def _is_read_as_it_lies(a: View) -> bool:
 
 
 def _is_plain(*arrays: Any) -> bool:
-    from tilewright.frontend.pytorch.entry import is_plain
+    from tilewright.frontend.pytorch.plain import is_plain
 
     return is_plain(*arrays)

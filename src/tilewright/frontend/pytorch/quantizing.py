@@ -7,9 +7,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.dtypes import DType
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
 from tilewright.notices import say_once
@@ -20,14 +18,9 @@ torch: Any = extras.require("torch", "Quantising tensors of PyTorch")
 
 def quantized(x: Any, scales: Any, dtype: Any) -> tuple[Any, Any]:
     """A call with a tensor of PyTorch."""
-    if not torch.compiler.is_compiling():
-        asked = checked_words(scales, dtype)
-        if is_plain(x) and not x.is_meta:
-            try:
-                return _computed(x, *asked)
-            except NoMemory:
-                pass
-    found: tuple[Any, Any] = torch.ops.tilewright.quantize(x, *_words_asked(scales, dtype))
+    found: tuple[Any, Any] | None = at_once(lambda: _computed(x, *checked_words(scales, dtype)), x)
+    if found is None:
+        found = torch.ops.tilewright.quantize(x, *_words_asked(scales, dtype))
     return found
 
 

@@ -7,10 +7,8 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY, results_of
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.scaled import (
     Arrays,
@@ -42,12 +40,7 @@ def _of_plain(arrays: Arrays, options: ScaledOptions) -> Any:
     given = [array for array in arrays if array is not None]
     if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
         return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
-    if is_plain(*given) and not any(tensor.is_meta for tensor in given):
-        try:
-            return _computed(arrays, options)
-        except NoMemory:
-            pass
-    return None
+    return at_once(lambda: _computed(arrays, options), *given)
 
 
 _LEAST = 4

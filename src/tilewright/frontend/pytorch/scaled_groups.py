@@ -6,11 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import extras
-from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
@@ -29,16 +26,10 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None = None) -> Any:
     """A call with tensors of PyTorch."""
-    for name, tensor in zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True):
-        if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
-            )
-    if not torch.compiler.is_compiling() and not arrays[0].is_meta and is_plain(*arrays):
-        try:
-            return _computed(arrays, scaled_options(out_dtype, fast), room)
-        except NoMemory:
-            pass
+    refuse_others(**dict(zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True)))
+    result = at_once(lambda: _computed(arrays, scaled_options(out_dtype, fast), room), *arrays)
+    if result is not None:
+        return result
     words = () if room is None else (room.capacity, room.expected)
     return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *words_asked(out_dtype, fast), *words)
 

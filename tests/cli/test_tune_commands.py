@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "winners.sqlite"
     monkeypatch.setenv("TILEWRIGHT_DATABASE", str(path))
     monkeypatch.setattr("tilewright.winners.database.shipped_winners", lambda: (a_winner(m=1000),))
-    monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: "No NVIDIA driver is installed here.")
+    for place in ("tune", "tuning"):
+        monkeypatch.setattr(f"tilewright.cli.{place}.gpu_problem", lambda: "No NVIDIA driver is installed here.")
     Database(path).record(a_winner())
     return path
 
@@ -56,11 +58,11 @@ def faked(monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> None:
 
     monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: None)
     monkeypatch.setattr("tilewright.cli.tune.open_gpu", OnPaper.gpu)
-    monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
-    monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", ByStages)
-    monkeypatch.setattr("tilewright.cli.tune.todays_plan", lambda *asked: TODAY)
-    monkeypatch.setattr("tilewright.cli.tune.make_space", five)
-    monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
+    monkeypatch.setattr("tilewright.cli.tuning.probe", lambda gpu: device("H200"))
+    monkeypatch.setattr("tilewright.cli.tuning.GpuMeasurer", ByStages)
+    monkeypatch.setattr("tilewright.cli.tuning.todays_plan", lambda *asked: TODAY)
+    monkeypatch.setattr("tilewright.cli.tuning._Job._ranking", lambda job: ready(five(job.gemm, job.spec).ranked))
+    monkeypatch.setattr("tilewright.cli.tuning._Job._peers", lambda job: {"cuBLAS": 100.0})
 
 
 def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
@@ -123,6 +125,12 @@ OTHERS = tuple(PlanConfig(replace(SMALL, stages=3, raster_rows=rows)) for rows i
 def five(gemm: Gemm, spec: DeviceSpec, **options: Any) -> Space:
     """A space of five candidates."""
     return Space(gemm, spec, [Candidate(config, 1.0) for config in (FASTEST, *OTHERS, TODAY)])
+
+
+def ready(found: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(found)
+    return future
 
 
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +251,7 @@ def test_the_problems_of_the_suite_share_the_budget(cli: Cli, tmp_path: Path, mo
         seconds.append(budget)
         raise TilewrightError("Nothing is measured here.")
 
-    monkeypatch.setattr("tilewright.cli.tune._Job.run", tuned)
+    monkeypatch.setattr("tilewright.cli.tuning._Job.run", tuned)
     asked = ("--dtype", "f32", "--order", "NN", "--budget", 300, "--storage", url_of(tmp_path), "--workers", 1)
     ran = cli("tune", "--suite", *asked)
     assert ran.code == 1 and "0 of 15 problems have a winner, 15 of them here" in ran.out

@@ -1,4 +1,4 @@
-"""Candidates compiled, in processes of their own, while the GPU measures in this one.
+"""Candidates ranked and compiled, in processes of their own, while the GPU measures in this one.
 
 Processes and not threads: most of the time to a kernel is Python. They are started afresh (`spawn`: CUDA does not
 survive a fork) and end with this one, however it ends, because each waits for the far end of a pipe.
@@ -29,7 +29,7 @@ from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda
-from tilewright.tuner.space import Space
+from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 
@@ -70,6 +70,10 @@ def prepare(space: Space, candidate: PlanConfig, arch: str, cache: CubinCache) -
     return Prepared(candidate, launches, plan, space.order(candidate).name, version_of_plan(plan))
 
 
+_FIRST = 2
+"""Processes that a command needs before its first measurement: one ranks, one builds what runs today."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is built: plans of one problem for one kind of device. like: as of `Space`. cache: a folder of kernels."""
@@ -82,20 +86,27 @@ class Work:
 
 
 class Compilers:
-    """So many processes that build candidates, of one problem after another. Used in a `with` block.
+    """So many processes that rank and build candidates, of one problem after another. Used in a `with` block.
 
-    They take a second to import what they need: all are started at once, before there is work for them.
+    They take a second to import what they need, so the first ones are started at once, before there is work for them;
+    the others, which would slow this process down, with `start_all`.
     """
 
     def __init__(self, workers: int, *, cache: Path | None = None) -> None:
         self.workers, self.cache = workers, cache
         self._reader, self._writer = get_context("spawn").Pipe(duplex=False)
         self._pool = self._started()
-        threading.Thread(target=self._start_all, daemon=True).start()
+        self._start(min(_FIRST, workers))
 
     def of(self, gemm: Gemm, spec: DeviceSpec, arch: str, like: ReductionOrder | None = None) -> Builds:
         """The candidates of one problem."""
         return Builds(self, Work(gemm, spec, like, arch, self.cache))
+
+    def ranked(
+        self, gemm: Gemm, spec: DeviceSpec, *, family: str | None, like: ReductionOrder | None, today: PlanConfig
+    ) -> Future[tuple[Candidate, ...]]:
+        """`Space.ranked` of a problem, by one of the processes; its result raises as `make_space`."""
+        return self._pool.submit(_ranked, gemm, spec, family, like, today)
 
     def build(self, work: Work, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled in one of the processes; its result raises TilewrightError for one that cannot be."""
@@ -130,10 +141,14 @@ class Compilers:
         begin: Any = _begin
         return ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=begin, initargs=(self._reader,))
 
-    def _start_all(self) -> None:
+    def start_all(self) -> None:
+        """Start the other processes, while this one goes on."""
+        threading.Thread(target=self._start, args=(self.workers,), daemon=True).start()
+
+    def _start(self, count: int) -> None:
         """A pool starts a process for each piece of work that finds none idle."""
         with suppress(RuntimeError):  # the search has ended already
-            for _ in range(self.workers):
+            for _ in range(count):
                 self._pool.submit(os.getpid)
 
 
@@ -173,6 +188,12 @@ def _end_with(life: Connection) -> None:
     os._exit(0)
 
 
+def _ranked(
+    gemm: Gemm, spec: DeviceSpec, family: str | None, like: ReductionOrder | None, today: PlanConfig
+) -> tuple[Candidate, ...]:
+    return make_space(gemm, spec, family=family, like=like, today=today).ranked
+
+
 @lru_cache(1)
 def _space(work: Work) -> tuple[Space, CubinCache]:
     return Space(work.gemm, work.spec, (), like=work.like), CubinCache(work.cache)
@@ -182,7 +203,7 @@ def _prepared(work: Work, candidate: PlanConfig) -> Prepared:
     try:
         space, cache = _space(work)
         return prepare(space, candidate, work.arch, cache)
-    except TilewrightError as refusal:
-        raise TilewrightError(refusal.headline) from None  # what can travel between processes
+    except TilewrightError:
+        raise
     except Exception as failure:  # a bug is no reason to lose the search
         raise TilewrightError(f"a bug in tilewright: {type(failure).__name__}: {failure}") from None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from itertools import chain, islice, zip_longest
 from time import monotonic
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
-from tilewright.tuner.tune import Outcome, Progress, Tuning
+from tilewright.tuner.tune import Early, Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
@@ -63,6 +65,16 @@ def begun(
     return builds
 
 
+def measured_early(builds: Builds, measurer: GpuMeasurer, candidate: PlanConfig) -> tuple[Early, ...]:
+    """A candidate measured before there is a space; empty where it fails, of which the search will say why."""
+    try:
+        prepared = builds.submit(candidate).result()
+        measured = measurer.measure(prepared)
+    except (TilewrightError, BrokenProcessPool):
+        return ()
+    return (Early(candidate, prepared, measured, monotonic()),)
+
+
 def tune(
     space: Space,
     builds: Builds,
@@ -73,9 +85,11 @@ def tune(
     started: float | None = None,
     now: Callable[[], float] = monotonic,
     rivals: Sequence[PlanConfig] = (),
+    early: Sequence[Early] = (),
     progress: Progress = lambda state: None,
 ) -> Outcome:
-    """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included."""
+    """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included. rivals, early: as of
+    `Tuning`."""
     started = now() if started is None else started
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
@@ -88,6 +102,7 @@ def tune(
             started=started,
             now=now,
             rivals=tuple(rivals),
+            early=early,
             progress=progress,
         )
         return tuning.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
 from tilewright.tuner.claims import Claim
-from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measurer
+from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measured, Measurer
 from tilewright.tuner.study import Result, TuningStudy
 from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.plan_config import PlanConfig
@@ -76,6 +76,16 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """A candidate that was measured before its search began. at_s: when, of the search's clock."""
+
+    candidate: PlanConfig
+    prepared: Any
+    measured: Measured
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a search found. times: of the finalists and their peers, by name, in one run.
 
@@ -106,7 +116,7 @@ class Tuning:
     """One search by this process.
 
     seconds: the budget, of `now`'s seconds since `started`. rivals: candidates that are among the finalists whatever
-    they took in the search, such as an earlier winner.
+    they took in the search, such as an earlier winner. early: what was measured before.
     """
 
     def __init__(
@@ -119,6 +129,7 @@ class Tuning:
         started: float | None = None,
         now: Callable[[], float] = monotonic,
         rivals: tuple[PlanConfig, ...] = (),
+        early: Sequence[Early] = (),
         progress: Progress = lambda state: None,
     ) -> None:
         self.study, self.compilers, self.measurer = study, compilers, measurer
@@ -128,7 +139,8 @@ class Tuning:
         self.pace = Pace()
         self._search_started = now()
         self._crashes: Counter[PlanConfig] = Counter()
-        self._prepared: dict[PlanConfig, Any] = {}
+        self._early = {one.candidate: one for one in early}
+        self._prepared: dict[PlanConfig, Any] = {one.candidate: one.prepared for one in early}
         """What was measured here: a finalist need not wait for the compilers, which are busy until the end."""
 
     def run(self) -> Outcome:
@@ -165,6 +177,9 @@ class Tuning:
                     if claim is None:
                         all_taken = self.study.free_the_dead() == 0
                         continue
+                    if claim.candidate in self._early:
+                        self._tell(claim, (one := self._early[claim.candidate]).measured, one.at_s)
+                        continue
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:
                     return True
@@ -198,8 +213,11 @@ class Tuning:
         except TilewrightError as failure:
             self.study.tell_failure(claim, failure.headline)
             return
-        self.pace.count(self.now() - self.started)
         self._prepared[claim.candidate] = prepared
+        self._tell(claim, measured, self.now())
+
+    def _tell(self, claim: Claim[PlanConfig], measured: Measured, at_s: float) -> None:
+        self.pace.count(at_s - self.started)
         self.study.tell(claim, measured)
 
     def _compiler_died(self, claim: Claim[PlanConfig]) -> None:

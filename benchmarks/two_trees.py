@@ -108,7 +108,7 @@ class Tree:
 
     def compile(self, wanted: list[Place]) -> list[str]:
         with ProcessPoolExecutor(COMPILERS) as pool:
-            each = [pool.submit(compiled, tuple(one), self.size, self.spec.name, self.gpu.arch) for one in wanted]  # type: ignore[arg-type]
+            each = [pool.submit(compiled, tuple(one), self.size, self.gpu.name, self.gpu.arch) for one in wanted]  # type: ignore[arg-type]
             return [one.result() for one in each]
 
     def prepare(self, place: Place) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Tree:
         from tilewright.bench.baseline import cublas
         from tilewright.bench.ladder import launcher
 
-        made = built(place, self.size, self.spec.name)
+        made = built(place, self.size, self.gpu.name)
         self._operands_of(made.gemm)
         launch = launcher(made, self.gpu)
         bits = self._bits(launch)

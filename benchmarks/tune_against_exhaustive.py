@@ -31,6 +31,7 @@ from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Compilers, prepare
 from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, tune
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.tune import FINALISTS, Outcome
@@ -120,8 +121,9 @@ def kernels_in(folder: str) -> Iterator[None]:
 def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int) -> Outcome:
     measurer = GpuMeasurer(gpu, space.gemm)
     try:
-        with Compilers(workers) as compilers:
-            builds = begun(measurer, space.spec, compilers)
+        with Processes(workers) as processes:
+            processes.start_all()
+            builds = begun(measurer, space.spec, Compilers(processes))
             return tune(space, builds, measurer, storage=storage, seconds=seconds, started=monotonic())
     finally:
         measurer.close()

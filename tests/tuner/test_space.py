@@ -23,6 +23,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.encoding import Encoding
+from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
 from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.tuner.today import todays_plan
@@ -156,8 +157,8 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     space = Space(whole.gemm, H200, list(kinds.values())[:6])
     measurer: Any = OnPaper(gemm=space.gemm)
     ticks = count()
-    with Compilers(2) as compilers:
-        builds = begun(measurer, H200, compilers)
+    with Processes(2) as processes:
+        builds = begun(measurer, H200, Compilers(processes))
         outcome = tune(space, builds, measurer, storage=url_of(tmp_path), seconds=60, now=lambda: next(ticks) * 0.1)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert all(getattr(config.kernel, "m", 0) == 128 for config in outcome.failures)
@@ -166,8 +167,8 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
 
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
     space = space_of(Gemm(512, 512, 512), "simt")
-    with Compilers(1) as compilers:
-        builds = compilers.of(space.gemm, H200, "sm_90a")
+    with Processes(1) as processes:
+        builds = Compilers(processes).of(space.gemm, H200, "sm_90a")
         bad = builds.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
         odd: Any = PlanConfig(None)  # type: ignore[arg-type]
         odd = builds.submit(odd)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ import typer
 from tilewright.cli.output import AsJson
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
+from tilewright.tuner.processes import FIRST, Processes
 
 EXAMPLES = (
     "tilewright tune 4096 4096 4096 --dtype bf16",
@@ -98,36 +99,33 @@ def tune(
     where it was. The winner goes to the database.
     """
     _check_which(m, n, k, suite, shapes)
-    opening = None if list_only else _opening()
-    from tilewright.cli import tuning
-
-    problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
-    words = tuning.Words(family, keep_bits, as_json)
-    if opening is None:
-        return tuning.print_candidates(problems, device, words, is_list=m is None)
-    if device is not None:
+    if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
-    on_all = tuning.one_for_each_gpu(sys.argv[1:]) if m is None else None
-    if on_all is not None:
-        return on_all
-    gpu = opening.result()
-    gpu.make_current()
-    with tuning.Compilers(workers or os.cpu_count() or 1) as compilers:
-        search = tuning.Search(gpu, compilers, storage or tuning.default_url(), words)
+    with Processes(workers or os.cpu_count() or 1) as processes:
+        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened, processes)
+        from tilewright.cli import tuning
+
+        problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
+        words = tuning.Words(family, keep_bits, as_json)
+        if opening is None:
+            return tuning.print_candidates(problems, device, words, is_list=m is None)
+        on_all = tuning.one_for_each_gpu(sys.argv[1:]) if m is None else None
+        if on_all is not None:
+            return on_all
+        gpu = opening.result()
+        gpu.make_current()
+        search = tuning.Search(gpu, processes, storage or tuning.default_url(), words)
         if m is None:
             seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(problems)
             return search.all_of(problems, seconds, export)
         return search.one(problems[0].gemm, budget or 50.0, started=context.obj)
 
 
-def _opening() -> Future[Gpu]:
-    """The GPU, which a thread begins to open: the driver takes half a second."""
-    return ThreadPoolExecutor(1).submit(_opened)
-
-
-def _opened() -> Gpu:
+def _opened(processes: Processes) -> Gpu:
+    """The GPU, by a thread: the driver takes half a second, in which the rest is imported."""
     missing = gpu_problem()
     if missing is None:
+        processes.start(FIRST)
         return open_gpu()
     raise LaunchError(
         f"Tuning measures, which needs a GPU: {missing}",

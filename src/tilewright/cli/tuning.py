@@ -20,6 +20,7 @@ from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.fleet import Listed, listed, problem
 from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, measured_early
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Candidate, Space, make_space
@@ -33,7 +34,7 @@ from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
 
-__all__ = ["Compilers", "Search", "Words", "default_url", "one_for_each_gpu", "print_candidates", "problems_of"]
+__all__ = ["Search", "Words", "default_url", "one_for_each_gpu", "print_candidates", "problems_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def _like(gemm: Gemm, today: PlanConfig, words: Words) -> ReductionOrder | None:
 class Search:
     """Searches on the GPU at hand, one after another. storage: where they are kept."""
 
-    def __init__(self, gpu: Gpu, compilers: Compilers, storage: str, words: Words) -> None:
-        self.gpu, self.spec, self.compilers = gpu, probe(gpu), compilers
+    def __init__(self, gpu: Gpu, processes: Processes, storage: str, words: Words) -> None:
+        self.gpu, self.spec, self.compilers = gpu, probe(gpu), Compilers(processes)
         self.storage, self.words, self.database = storage, words, Database()
 
     def one(self, gemm: Gemm, seconds: float, *, started: float) -> int:
@@ -143,7 +144,7 @@ class _Job:
             builds = begun(measurer, self.spec, self.compilers, like=self.like, first=(self.today,))
             import_ahead()  # while the first candidate is compiled
             early = measured_early(builds, measurer, self.today) if self.family is None else ()
-            self.compilers.start_all()
+            self.compilers.processes.start_all()
             with output.progress("listing and ranking candidates"):
                 space = Space(self.gemm, self.spec, ranking.result(), like=self.like)
             with output.progress(f"tuning {self.gemm}") as advance:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory, gpu_of, refuse_other_library
+from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library
 from tilewright.frontend.libraries import DTypeError, HostArrays, View
 from tilewright.frontend.ragged import refuse_elsewhere
 from tilewright.frontend.remembered import Remembered, key_of, remembered
@@ -139,23 +139,20 @@ def _needs_copy(view: View) -> bool:
 
 def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> _Known:
     view, (count, terms) = library.view(x), shape
-    if view.device is None:
-        raise HostMemory(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
-        )
+    device = device_of(library, view)
     (m, n), dtype = view.shape, view.dtype
     _refuse_codes(dtype, terms, weighted)
     if max(count * max(terms, 1), listed) > LARGEST_SIZE:
         raise ProblemError(f"combine_rows: {count} results of {terms} terms are more than 2**31 - 1 indices.")
     make = library.maker((count, n), dtype, x)
     if 0 in (count, n):
-        return _Known(view.device, make, None)
+        return _Known(device, make, None)
     leading = view.strides[0] if m > 1 else n
     of_list = 0 if terms else listed
     problem = RowSums(count, n, m, max(leading, n), n, dtype, terms, weighted, of_list)
     aligned = power_of_two(view.pointer | leading * dtype.bytes | n * dtype.bytes)
-    plan = dispatcher(view.device).row_sums(problem, aligned, capturing=library.capturing)
-    return _Known(view.device, make, plan)
+    plan = dispatcher(device).row_sums(problem, aligned, capturing=library.capturing)
+    return _Known(device, make, plan)
 
 
 def _refuse_codes(dtype: DType, terms: int, weighted: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory, gpu_of
+from tilewright.frontend.compute import device_of, gpu_of
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
@@ -82,10 +82,7 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
         shapes = shapes_of(view.shape, groups)
         if view.dtype in FP8_FORMATS:
             raise DTypeError(f"quantize: x holds {view.dtype}.", hint="x is of f32, f16 or bf16.")
-        if view.device is None:
-            raise HostMemory(
-                f"The array of {library.name} lies in host memory, not on a GPU.", hint="move it to the GPU first."
-            )
+        device_of(library, view)
         if _needs_copy(view):
             return compute_quantized(library, library.tight(x), groups, out)
         known = _settled(library, view, shapes, groups, out, x)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import ProblemError
 from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View, c_strides
@@ -23,7 +23,7 @@ from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups as Ragged
@@ -202,12 +202,8 @@ def are_scattered(offsets: Any) -> bool:
 def planned_groups(library: Any, request: Request, device: int) -> Plan:
     """The plan of a kernel that reads the offsets itself. Raises LaunchError in a capture."""
     planner = dispatcher(device)
-    if library.capturing() and not planner.knows_ragged(request):
-        raise LaunchError(
-            f"The stream is recording a CUDA graph, and no kernel for groups of {request.gemm} is loaded yet.",
-            note="compiling and loading cannot be recorded.",
-            hint="make the same call once before the capture.",
-        )
+    if not planner.knows_ragged(request):
+        refuse_capture(library.capturing(), f"no kernel for groups of {request.gemm}")
     return planner.ragged(request)
 
 

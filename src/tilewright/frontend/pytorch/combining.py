@@ -7,9 +7,8 @@ from typing import Any
 from tilewright import extras
 from tilewright.frontend.combining import Listed, check_rows, compute_combined
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Combining rows of tensors of PyTorch")
 
@@ -31,7 +30,7 @@ def _computed(x: Any, rows: Any, weights: Any = None) -> Any:
 
 def _on_the_host(x: Any, rows: Any, weights: Any) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_once("tilewright.combine_rows computes with PyTorch: the tensors lie in host memory, not on a GPU.")
+    say_by_pytorch("combine_rows")
     count, terms = check_rows(x, rows, weights)
     with torch.no_grad():
         named = rows.reshape(count, terms).long()

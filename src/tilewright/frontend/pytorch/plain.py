@@ -45,6 +45,13 @@ def at_once(call: Callable[[], Any], *tensors: Any) -> Any:
         return None
 
 
+def say_by_pytorch(name: str) -> None:
+    """A warning, once, that a call is computed by PyTorch on the CPU."""
+    say_once(
+        f"tilewright.{name} computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
+    )
+
+
 def refuse_others(**named: Any) -> None:
     """Raises ProblemError for an argument that is not a tensor."""
     for name, tensor in named.items():
@@ -67,9 +74,7 @@ def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options,
 
 def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_once(
-        "tilewright.matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
-    )
+    say_by_pytorch("matmul")
     with torch.no_grad():
         wide = options.alpha * torch.matmul(a.float(), b.float())
         wide = wide if c is None else wide + options.beta * c.float()

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
@@ -19,7 +19,6 @@ from tilewright.frontend.scaled_groups import (
     compute_scaled_groups,
     transposed,
 )
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -46,10 +45,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions, room: Room | None) -> A
     other = transposed(arrays)
     if other is not None:
         return _on_the_host(other, options, room).T
-    say_once(
-        "tilewright.scaled_grouped_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move "
-        "them to the GPU."
-    )
+    say_by_pytorch("scaled_grouped_matmul")
     a, b, scale_a, scale_b, offsets = arrays
     result = _shaped(a, b, scale_a, scale_b, offsets, LIBRARY.to_torch[options.out_dtype]).zero_()
     sizes = offsets.tolist()

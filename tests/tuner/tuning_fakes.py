@@ -109,6 +109,9 @@ class OnPaper:
     def begin(self) -> None:
         pass
 
+    def begin_peers(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

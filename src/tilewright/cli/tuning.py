@@ -145,6 +145,7 @@ class _Job:
             import_ahead()  # while the first candidate is compiled
             early = measured_early(builds, measurer, self.today) if self.family is None else ()
             self.compilers.processes.start_all()
+            measurer.begin_peers()
             with output.progress("listing and ranking candidates"):
                 space = Space(self.gemm, self.spec, ranking.result(), like=self.like)
             with output.progress(f"tuning {self.gemm}") as advance:

@@ -87,8 +87,11 @@ class GpuMeasurer:
         self._best_us = inf
 
     def begin(self) -> None:
-        """Begin to compute the reference, in a thread of its own, and to look for cuBLAS: half a gigabyte to open."""
+        """Begin to compute the reference, in a thread of its own."""
         _ = self._sample_made
+
+    def begin_peers(self) -> None:
+        """Begin to look for cuBLAS: half a gigabyte to open, which from a cold disk would delay a first measurement."""
         self._beside.submit(library)
 
     @cached_property

@@ -96,11 +96,11 @@ def code_of(cubin: bytes) -> str:
 class Tree:
     """The rungs of the tree that this process imports, one loaded at a time."""
 
-    def __init__(self, size: tuple[int, int, int]) -> None:
+    def __init__(self, size: tuple[int, int, int], *, has_peer: bool) -> None:
         from tilewright.runtime.driver import open_gpu
         from tilewright.runtime.probe import probe
 
-        self.size, self.gpu = size, open_gpu()
+        self.size, self.gpu, self.has_peer = size, open_gpu(), has_peer
         self.spec = probe(self.gpu)
         self.gemm: Any = None
         self.operands: Any = None
@@ -112,7 +112,7 @@ class Tree:
             return [one.result() for one in each]
 
     def prepare(self, place: Place) -> dict[str, Any]:
-        """Load a rung and cuBLAS's product, run it once, and capture both."""
+        """Load a rung, run it once, and capture it, and cuBLAS's product where that is asked for."""
         from tilewright.bench.baseline import cublas
         from tilewright.bench.ladder import launcher
 
@@ -123,7 +123,7 @@ class Tree:
         for graph in self.graphs.values():
             graph.close()
         self.graphs = {"rung": self._captured(launch)}
-        peer = cublas(self.gpu, made.gemm)
+        peer = cublas(self.gpu, made.gemm) if self.has_peer else None
         if peer is not None:
             self.graphs["cuBLAS"] = self._captured(peer.launch)
         return {"bits": bits, "code": code_of(made.compile(self.gpu.arch).image)}
@@ -173,9 +173,9 @@ class Tree:
         return LaunchGraph.capture(self.gpu.stream, step, launches=int(min(200, max(1, GRAPH_MS * 1e3 / once_us))))
 
 
-def serve(size: tuple[int, int, int]) -> None:
+def serve(size: tuple[int, int, int], *, has_peer: bool) -> None:
     """Answer a line of JSON for each that is read: [what, argument]."""
-    tree = Tree(size)
+    tree = Tree(size, has_peer=has_peer)
     for line in sys.stdin:
         what, argument = json.loads(line)
         try:
@@ -191,10 +191,10 @@ def serve(size: tuple[int, int, int]) -> None:
 class Served:
     """A tree in a process of its own."""
 
-    def __init__(self, source: Path, size: str) -> None:
+    def __init__(self, source: Path, size: str, *, has_peer: bool) -> None:
         given = {**os.environ, "PYTHONPATH": str(source)}
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", "--size", size], env=given,
+            [sys.executable, __file__, "--serve", "peer" if has_peer else "alone", "--size", size], env=given,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -221,7 +221,7 @@ class Comparison:
     """Two trees in turn."""
 
     def __init__(self, before: Path, now: Path, size: str) -> None:
-        self.trees = {"before": Served(before, size), "now": Served(now, size)}
+        self.trees = {"before": Served(before, size, has_peer=False), "now": Served(now, size, has_peer=True)}
 
     def compile(self, wanted: list[Place]) -> None:
         for tree in self.trees.values():
@@ -264,10 +264,10 @@ def main() -> int:
     asked.add_argument("--size", default="4096")
     asked.add_argument("--rounds", type=int, default=ROUNDS)
     asked.add_argument("--out", type=Path, help="where the JSON goes")
-    asked.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    asked.add_argument("--serve", choices=["peer", "alone"], help=argparse.SUPPRESS)
     given = asked.parse_args()
     if given.serve:
-        serve((int(given.size),) * 3)
+        serve((int(given.size),) * 3, has_peer=given.serve == "peer")
         return 0
     from tilewright.bench.records import command, commit, now
     from tilewright.ladders import find_ladder

@@ -97,11 +97,12 @@ class Tree:
     """The rungs of the tree that this process imports, one loaded at a time."""
 
     def __init__(self, size: tuple[int, int, int], *, has_peer: bool) -> None:
+        from tilewright.runtime.cubin_cache import CubinCache
         from tilewright.runtime.driver import open_gpu
         from tilewright.runtime.probe import probe
 
         self.size, self.gpu, self.has_peer = size, open_gpu(), has_peer
-        self.spec = probe(self.gpu)
+        self.spec, self.cache = probe(self.gpu), CubinCache()
         self.gemm: Any = None
         self.operands: Any = None
         self.graphs: dict[str, Any] = {}
@@ -118,7 +119,7 @@ class Tree:
 
         made = built(place, self.size, self.gpu.name)
         self._operands_of(made.gemm)
-        launch = launcher(made, self.gpu)
+        launch = launcher(made, self.gpu, self.cache)
         bits = self._bits(launch)
         for graph in self.graphs.values():
             graph.close()
@@ -126,7 +127,7 @@ class Tree:
         peer = cublas(self.gpu, made.gemm) if self.has_peer else None
         if peer is not None:
             self.graphs["cuBLAS"] = self._captured(peer.launch)
-        return {"bits": bits, "code": code_of(made.compile(self.gpu.arch).image)}
+        return {"bits": bits, "code": code_of(made.compile(self.gpu.arch, cache=self.cache).image)}
 
     def time(self, name: str) -> float | None:
         """Microseconds a product. The first replay is not measured: another process has just had the GPU."""

@@ -67,7 +67,7 @@ class Pace:
 
     def count(self, at_s: float) -> None:
         self.measured += 1
-        self.first_s, self.last_s = self.first_s or at_s, at_s
+        self.first_s, self.last_s = min(self.first_s or at_s, at_s), max(self.last_s, at_s)
 
     @property
     def per_second(self) -> float | None:

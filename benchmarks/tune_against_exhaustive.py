@@ -122,7 +122,7 @@ def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int)
     measurer = GpuMeasurer(gpu, space.gemm)
     try:
         with Processes(workers) as processes:
-            processes.start_all()
+            processes.start(workers)
             builds = begun(measurer, space.spec, Compilers(processes))
             return tune(space, builds, measurer, storage=storage, seconds=seconds, started=monotonic())
     finally:

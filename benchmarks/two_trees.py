@@ -233,7 +233,9 @@ class Comparison:
                     print(f"{name}: {place} {failure}", file=sys.stderr)
 
     def rung(self, place: Place, rounds: int) -> dict[str, Any]:
-        told = {name: tree.ask("prepare", place) for name, tree in self.trees.items()}
+        for tree in self.trees.values():
+            tree.begin("prepare", place)
+        told = {name: tree.answer() for name, tree in self.trees.items()}
         for name, one in told.items():
             if "failed" in one:
                 return {"failed": f"{name}: {one['failed']}"}

@@ -142,9 +142,9 @@ class _Job:
         try:
             ranking = self._ranking()
             builds = begun(measurer, self.spec, self.compilers, like=self.like, first=(self.today,))
-            import_ahead()  # while the first candidate is compiled
             early = measured_early(builds, measurer, self.today) if self.family is None else ()
-            self.compilers.processes.start_all()
+            self.compilers.processes.start(self.compilers.processes.workers)
+            import_ahead()
             measurer.begin_peers()
             with output.progress("listing and ranking candidates"):
                 space = Space(self.gemm, self.spec, ranking.result(), like=self.like)

@@ -102,7 +102,8 @@ def tune(
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or os.cpu_count() or 1) as processes:
-        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened, processes)
+        processes.start(0 if list_only else FIRST)
+        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
         from tilewright.cli import tuning
 
         problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
@@ -121,11 +122,10 @@ def tune(
         return search.one(problems[0].gemm, budget or 50.0, started=context.obj)
 
 
-def _opened(processes: Processes) -> Gpu:
+def _opened() -> Gpu:
     """The GPU, by a thread: the driver takes half a second, in which the rest is imported."""
     missing = gpu_problem()
     if missing is None:
-        processes.start(FIRST)
         return open_gpu()
     raise LaunchError(
         f"Tuning measures, which needs a GPU: {missing}",

@@ -136,7 +136,7 @@ def ready(found: Any) -> Future[Any]:
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
     assert text.startswith("512x512x512 f16 NN on H200: 5 of 5 candidates measured, 5 of them now, in ")
-    assert re.search(r"\n  The first was measured after \d+\.\d s, then \d+\.\d a second\.\n", text)
+    assert re.search(r"\n  The first was measured after \d+\.\d s; from \d+\.\d s on, \d+\.\d a second\.\n", text)
     assert f"200.0 % of cuBLAS: {FASTEST}" in text
     assert text.endswith("  matmul uses it from now on. Until now it took 300.00 us.\n")
     (winner,) = winners

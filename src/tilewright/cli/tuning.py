@@ -236,9 +236,9 @@ def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, 
     measured = f"{len(outcome.results)} of {outcome.candidates} candidates measured"
     print(f"{space.gemm} on {space.spec.name}: {measured}, {outcome.here} of them now, in {outcome.elapsed_s:.1f} s")
     if outcome.here:
-        rate = outcome.pace.per_second
-        then = "" if rate is None else f", then {rate:.1f} a second"
-        print(f"  The first was measured after {outcome.pace.first_s:.1f} s{then}.")
+        pace, rate = outcome.pace, outcome.pace.per_second
+        then = "" if rate is None else f"; from {pace.since_s:.1f} s on, {rate:.1f} a second"
+        print(f"  The first was measured after {pace.first_s:.1f} s{then}.")
     share = "" if peer is None else f", {100 * peer.median_us / time.median_us:.1f} % of cuBLAS"
     print(f"  {time.median_us:.2f} us, {time.tflops(space.gemm):.1f} TFLOP/s{share}: {outcome.best.candidate}")
     own = outcome.times.get(str(today))

@@ -58,21 +58,26 @@ class State:
 
 @dataclass(slots=True)
 class Pace:
-    """How many candidates a process has measured, and when: seconds from the start of its search to the end of the
-    first measurement, and of the last."""
+    """How many candidates a process has measured, and when: seconds from its start to the end of the first measurement,
+    of the first one of the search itself, and of the last. early: of them, those before the search."""
 
     measured: int = 0
+    early: int = 0
     first_s: float = 0.0
+    since_s: float = 0.0
     last_s: float = 0.0
 
-    def count(self, at_s: float) -> None:
-        self.measured += 1
+    def count(self, at_s: float, *, early: bool = False) -> None:
+        self.measured, self.early = self.measured + 1, self.early + early
         self.first_s, self.last_s = min(self.first_s or at_s, at_s), max(self.last_s, at_s)
+        if not early:
+            self.since_s = self.since_s or at_s
 
     @property
     def per_second(self) -> float | None:
-        """Behind the first one; None where there is no other."""
-        return (self.measured - 1) / (self.last_s - self.first_s) if self.last_s > self.first_s else None
+        """Behind the first one of the search; None where there is no other."""
+        span_s = self.last_s - self.since_s
+        return (self.measured - self.early - 1) / span_s if self.since_s and span_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,9 @@ class Tuning:
                         all_taken = self.study.free_the_dead() == 0
                         continue
                     if claim.candidate in self._early:
-                        self._tell(claim, (one := self._early[claim.candidate]).measured, one.at_s)
+                        one = self._early[claim.candidate]
+                        self.pace.count(one.at_s - self.started, early=True)
+                        self.study.tell(claim, one.measured)
                         continue
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:
@@ -213,11 +220,8 @@ class Tuning:
         except TilewrightError as failure:
             self.study.tell_failure(claim, failure.headline)
             return
+        self.pace.count(self.now() - self.started)
         self._prepared[claim.candidate] = prepared
-        self._tell(claim, measured, self.now())
-
-    def _tell(self, claim: Claim[PlanConfig], measured: Measured, at_s: float) -> None:
-        self.pace.count(at_s - self.started)
         self.study.tell(claim, measured)
 
     def _compiler_died(self, claim: Claim[PlanConfig]) -> None:

@@ -5,16 +5,16 @@ One launch, as `ragged` makes it: the resident blocks read the offsets, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library
+from tilewright.frontend.compute import refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.ragged import (
+    GroupCall,
     Groups,
     Room,
     are_scattered,
@@ -30,9 +30,7 @@ from tilewright.frontend.scaled import ScaledOptions, refuse_device
 from tilewright.frontend.scales import BLOCK, side_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, product_of
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import TMA_BYTES, Alignment
-from tilewright.planning.plan import Plan
 from tilewright.problem.block_scales import SIDES, BlockScales
 from tilewright.problem.epilogue import Epilogue, Scale
 from tilewright.problem.gemm import Gemm, Order
@@ -204,31 +202,7 @@ def _alignment(views: GroupViews, gemm: Gemm, scaling: _Scaling, out: DType) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
-
-    device: int
-    make: Callable[[], Any]
-    plan: Plan | None
-    scattered: bool
-
-    def run(self, library: Any, arrays: Arrays) -> Any:
-        result, address = self.make(), library.address
-        if self.plan is None:
-            return result
-        a, b, scale_a, scale_b, offsets = arrays
-        if self.scattered:
-            offsets = library.tight(offsets)
-        scales = address(scale_a), address(scale_b)
-        addresses = (address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *scales)
-        with gpu_of(dispatcher(self.device), library):
-            self.plan.run(library.stream(self.device), addresses)
-        library.finished((*arrays, offsets, result), self.device)
-        return result
-
-
-_KNOWN: Remembered[_Known] = remembered()
+_KNOWN: Remembered[GroupCall] = remembered()
 """Calls made so far, by their keys."""
 
 
@@ -279,21 +253,23 @@ def compute_scaled_groups(
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
         _KNOWN.keep(key, known)
-    return known.run(library, arrays)
+    a, b, scale_a, scale_b, offsets = arrays
+    return known.run(library, a, b, offsets, (scale_a, scale_b))
 
 
-def _settled(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]) -> _Known:
+def _settled(
+    library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]
+) -> GroupCall:
     views = views_of_groups(library, arrays)
     groups, request = request_of_groups(views, options, room, moved)
     device = refuse_host_memory(library, views)
     refuse_device(device, request.gemm)
     make = library.maker(groups.shape, request.gemm.out, arrays[0])
     if 0 in groups.shape or not groups.count:
-        return _Known(device, make, None, False)
-    return _Known(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
+        return GroupCall(device, make, None, False)
+    return GroupCall(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
 
 
 def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    known = _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))]
-    return "" if known.plan is None else known.plan.words
+    return _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))].words

@@ -122,7 +122,8 @@ def steps_ms(step: Callable[[], Any], block: Any, steps: int, wait: Callable[[],
 def measured(given: argparse.Namespace, sequences: int, length: int, graphs: bool) -> dict[str, Any]:
     """One case: milliseconds a step, ours and torch's."""
     torch.manual_seed(0)
-    model = Model(given, sequences, length).to(given.device, torch.bfloat16).eval()
+    with torch.device(given.device):
+        model = Model(given, sequences, length).to(torch.bfloat16).eval()
     text = torch.randint(given.words, (sequences, length), device=given.device)
     wait = torch.cuda.synchronize if given.device == "cuda" else lambda: None
 
@@ -161,6 +162,7 @@ def main() -> int:
     asked.add_argument("--words", type=int, default=32000)
     asked.add_argument("--prefill", type=int, default=2048)
     asked.add_argument("--rounds", type=int, default=11)
+    asked.add_argument("--only", nargs="*", help="cases, such as 'decode 32, eager'")
     asked.add_argument("--steps", type=int, default=20, help="of decode in a round; of prefill a tenth")
     given = asked.parse_args()
     missing = gpu_problem() if given.device == "cuda" else None
@@ -172,6 +174,8 @@ def main() -> int:
         for name, sequences, length in (("decode 1", 1, 1), ("decode 32", 32, 1), ("prefill", 1, given.prefill)):
             for graphs in (False, True) if given.device == "cuda" else (False,):
                 title = f"{name}, {'graph' if graphs else 'eager'}"
+                if given.only and title not in given.only:
+                    continue
                 told = rows[title] = measured(given, sequences, length, graphs)
                 best = told["median_ms"]
                 print(

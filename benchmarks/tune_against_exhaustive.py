@@ -29,8 +29,9 @@ from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import FOLDER_VARIABLE, CubinCache
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.probe import probe
-from tilewright.tuner.compiling import prepare
+from tilewright.tuner.compiling import Compilers, prepare
 from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, tune
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.tune import FINALISTS, Outcome
@@ -120,8 +121,10 @@ def kernels_in(folder: str) -> Iterator[None]:
 def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int) -> Outcome:
     measurer = GpuMeasurer(gpu, space.gemm)
     try:
-        with begun(measurer, space.spec, workers) as compilers:
-            return tune(space, compilers, measurer, storage=storage, seconds=seconds, started=monotonic())
+        with Processes(workers) as processes:
+            processes.start(workers)
+            builds = begun(measurer, space.spec, Compilers(processes))
+            return tune(space, builds, measurer, storage=storage, seconds=seconds, started=monotonic())
     finally:
         measurer.close()
 

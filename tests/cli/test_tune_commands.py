@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from command_runs import Cli
 from made_up_winners import a_winner
-from test_table import Lists, Measurer, ours
 from tuning_fakes import OnPaper, url_of
 
 from tilewright.cli import tune_list
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
 from tilewright.kernels.mma import MmaConfig
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Prepared
@@ -32,7 +32,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "winners.sqlite"
     monkeypatch.setenv("TILEWRIGHT_DATABASE", str(path))
     monkeypatch.setattr("tilewright.winners.database.shipped_winners", lambda: (a_winner(m=1000),))
-    monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: "No NVIDIA driver is installed here.")
+    for place in ("tune", "tuning"):
+        monkeypatch.setattr(f"tilewright.cli.{place}.gpu_problem", lambda: "No NVIDIA driver is installed here.")
     Database(path).record(a_winner())
     return path
 
@@ -55,12 +56,13 @@ def faked(monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> None:
             config = prepared.candidate
             return matmul_us if config == TODAY else 50.0 if config == FASTEST else 200.0
 
-    monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
-    monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
-    monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", ByStages)
-    monkeypatch.setattr("tilewright.cli.tune.todays_plan", lambda *asked: TODAY)
-    monkeypatch.setattr("tilewright.cli.tune.make_space", five)
-    monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
+    monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: None)
+    monkeypatch.setattr("tilewright.cli.tune.open_gpu", OnPaper.gpu)
+    monkeypatch.setattr("tilewright.cli.tuning.probe", lambda gpu: device("H200"))
+    monkeypatch.setattr("tilewright.cli.tuning.GpuMeasurer", ByStages)
+    monkeypatch.setattr("tilewright.cli.tuning.todays_plan", lambda *asked: TODAY)
+    monkeypatch.setattr("tilewright.cli.tuning._Job._ranking", lambda job: ready(five(job.gemm, job.spec).ranked))
+    monkeypatch.setattr("tilewright.cli.tuning._Job._peers", lambda job: {"cuBLAS": 100.0})
 
 
 def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
@@ -125,10 +127,16 @@ def five(gemm: Gemm, spec: DeviceSpec, **options: Any) -> Space:
     return Space(gemm, spec, [Candidate(config, 1.0) for config in (FASTEST, *OTHERS, TODAY)])
 
 
+def ready(found: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(found)
+    return future
+
+
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
     assert text.startswith("512x512x512 f16 NN on H200: 5 of 5 candidates measured, 5 of them now, in ")
-    assert re.search(r"\n  The first was measured after \d+\.\d s, then \d+\.\d a second\.\n", text)
+    assert re.search(r"\n  The first was measured after \d+\.\d s; from \d+\.\d s on, \d+\.\d a second\.\n", text)
     assert f"200.0 % of cuBLAS: {FASTEST}" in text
     assert text.endswith("  matmul uses it from now on. Until now it took 300.00 us.\n")
     (winner,) = winners
@@ -143,13 +151,11 @@ def test_where_matmul_does_best_its_own_plan_wins(cli: Cli, tmp_path: Path, monk
     assert [winner.config for winner in winners] == [TODAY]
 
 
-def test_the_suite_is_listed_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
-    asked = ("tune", "--suite", "--list", "--dtype", "f32", "--order", "nn", "--record", tmp_path / "none.jsonl")
+def test_the_suite_is_listed_without_a_gpu(cli: Cli) -> None:
+    asked = ("tune", "--suite", "--list", "--dtype", "f32", "--order", "nn")
     data = cli(*asked, "--json").json
-    assert (data["device"], len(data["problems"]), data["left"]) == ("H200", 15, 15)
-    text = cli(*asked).out
-    assert text.startswith("15 problems on H200, 15 of them left. matmul runs today:\n")
-    assert "\n  1x8192x8192 f32 NN           gemv" in text
+    assert (data["device"], len(data["problems"])) == ("H200", 15)
+    assert "\n1x8192x8192 f32 NN\n" in cli(*asked).out
 
 
 def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:
@@ -237,21 +243,16 @@ def test_an_unknown_action_suggests_one(cli: Cli) -> None:
     assert ran.err == "No such command 'lst'. Did you mean 'list'?\n  Hint: tilewright database --help\n"
 
 
-def test_the_suite_is_tuned_told_recorded_and_exported(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
-    monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
-    monkeypatch.setattr("tilewright.cli.tune_suite.todays_plan", lambda *asked: ours(0))
-    monkeypatch.setattr("tilewright.cli.tune_suite.ShortLists", lambda *asked: nullcontext(Lists()))
-    monkeypatch.setattr("tilewright.cli.tune_suite.GpuTable", lambda gpu: nullcontext(Measurer()))
-    record, exported = tmp_path / "record.jsonl", tmp_path / "exported.jsonl"
-    asked = ("tune", "--suite", "--dtype", "f32", "--order", "NN", "--record", record, "--export", exported)
-    ran = cli(*asked)
-    assert ran.err == ""
-    assert f"  16x8192x8192 f32 NN                8.00 us  200.0 % of cuBLAS  {ours(2)}\n" in ran.out
-    assert ran.out.endswith(f"16 winners written to {exported}.\n")  # of 15 problems, and that of this file's tests
-    assert len(exported.read_text(encoding="utf-8").splitlines()) == 16
-    done = len(record.read_text(encoding="utf-8").splitlines())
-    assert cli(*asked).code == 0  # nothing is left to be measured
-    assert len(record.read_text(encoding="utf-8").splitlines()) == done
+def test_the_problems_of_the_suite_share_the_budget(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faked(monkeypatch, 300.0)
+    seconds: list[float] = []
+
+    def tuned(job: Any, storage: str, budget: float, started: float) -> Any:
+        seconds.append(budget)
+        raise TilewrightError("Nothing is measured here.")
+
+    monkeypatch.setattr("tilewright.cli.tuning._Job.run", tuned)
+    asked = ("--dtype", "f32", "--order", "NN", "--budget", 300, "--storage", url_of(tmp_path), "--workers", 1)
+    ran = cli("tune", "--suite", *asked)
+    assert ran.code == 1 and "0 of 15 problems have a winner, 15 of them here" in ran.out
+    assert seconds == [20.0] * 15

@@ -90,6 +90,7 @@ def test_measured_ceiling_of_the_h200_is_below_its_peak() -> None:
         ("A100", "A100 SXM 80 GB"),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM 80 GB"),
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("H100 80GB HBM3", "H100 SXM"),  # as `probe` shortens it
         ("NVIDIA GeForce RTX 4050 Laptop GPU", "RTX 4050 Laptop"),
         ("a6000", "RTX A6000"),
         ("Tesla T4", "T4"),

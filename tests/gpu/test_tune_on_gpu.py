@@ -57,18 +57,15 @@ def test_a_plan_is_checked_on_the_operands_it_is_timed_with(gemm: Gemm, config: 
 
 
 def test_the_suite_is_tuned_within_its_budget_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record, export = tmp_path / "record.jsonl", tmp_path / "winners.jsonl"
-    words = ["tune", "--suite", "--dtype", "bf16", "--order", "NN", "--budget", "40", "--json"]
-    words += ["--record", str(record), "--export", str(export)]
+    export, storage = tmp_path / "winners.jsonl", f"sqlite:///{tmp_path / 'study.sqlite'}"
+    words = ["tune", "--suite", "--dtype", "bf16", "--order", "NN", "--budget", "45", "--json"]
+    words += ["--storage", storage, "--export", str(export)]
     assert main(words) == 0
     first = json.loads(capsys.readouterr().out)
-    assert first["rows"] and all(row["failure"] == "" for row in first["rows"])
-    assert first["exported"] == len(export.read_text().splitlines()) > 0
-    assert main([*words, "--budget", "5"]) == 0
-    second = json.loads(capsys.readouterr().out)
-    assert second["left"] <= first["left"]
-    done = {row["problem"] for row in first["rows"]}
-    assert not first["left"] or not done & {row["problem"] for row in second["rows"][: first["left"]]}
+    assert len(first["here"]) == 15 and all(row["failure"] == "" for row in first["here"])
+    assert first["winners"] == len(export.read_text().splitlines()) == 15
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["here"] == []
 
 
 def test_tuning_stores_a_winner_that_dispatch_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,23 @@ def test_a_call_that_was_made_before_is_started_at_once(name: str, gpu: Any, mon
     assert routed.calls == len(gpu.launches) == 4
 
 
+def test_a_known_call_into_a_tensor_sees_whether_it_is_read(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same strides and alignment, with an `out` that lies apart, and one that is an operand."""
+    a, b, c, wide = torch.randn(8, 8), torch.randn(8, 8), torch.empty(8, 8), torch.empty(8, 9)[:, :8]
+    expected = (a.double() @ b.double()).float()
+    with route_torch() as routed:
+        for out in (c, wide):
+            torch.mm(a, b, out=out)
+        again = torch.empty(8, 8)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch_kernels, "compute", None)
+            assert torch.mm(a, b, out=again) is again
+        torch.mm(a, b, out=a)
+    for result in (c, wide, again, a):
+        torch.testing.assert_close(result, expected)
+    assert routed.calls == 4
+
+
 def _unrouted(name: str, given: list[Any]) -> Any:
     return KNOWN[name](*(one.double() for one in given)).float().reshape(7, 6)
 

@@ -84,5 +84,5 @@ def test_rows_of_another_device_or_kind_are_refused() -> None:
     x, weights = (one.detach() for one in drawn())
     with pytest.raises(ProblemError, match="rows lie on meta"):
         tw.combine_rows(x, ROWS.to("meta"), weights)
-    with pytest.raises(ProblemError, match="beside a list"):
+    with pytest.raises(ProblemError, match="rows is a list, beside tensors"):
         tw.combine_rows(x, [1, 2])

@@ -23,6 +23,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.encoding import Encoding
+from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
 from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.tuner.today import todays_plan
@@ -156,8 +157,9 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     space = Space(whole.gemm, H200, list(kinds.values())[:6])
     measurer: Any = OnPaper(gemm=space.gemm)
     ticks = count()
-    with begun(measurer, H200, 2) as compilers:
-        outcome = tune(space, compilers, measurer, storage=url_of(tmp_path), seconds=60, now=lambda: next(ticks) * 0.1)
+    with Processes(2) as processes:
+        builds = begun(measurer, H200, Compilers(processes))
+        outcome = tune(space, builds, measurer, storage=url_of(tmp_path), seconds=60, now=lambda: next(ticks) * 0.1)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert all(getattr(config.kernel, "m", 0) == 128 for config in outcome.failures)
     assert outcome.time.median_us == min(result.measured.median_us for result in outcome.results)
@@ -165,11 +167,12 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
 
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
     space = space_of(Gemm(512, 512, 512), "simt")
-    with Compilers(space.gemm, H200, "sm_90a", 1) as compilers:
-        bad = compilers.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
+    with Processes(1) as processes:
+        builds = Compilers(processes).of(space.gemm, H200, "sm_90a")
+        bad = builds.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
         odd: Any = PlanConfig(None)  # type: ignore[arg-type]
-        odd = compilers.submit(odd)
-        good = compilers.submit(space.candidates[0])
+        odd = builds.submit(odd)
+        good = builds.submit(space.candidates[0])
         with pytest.raises(TilewrightError, match="lanes of 4 x 4 do not divide warps"):
             bad.result()
         with pytest.raises(TilewrightError, match="a bug in tilewright: AttributeError"):

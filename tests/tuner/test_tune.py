@@ -15,8 +15,10 @@ import pytest
 from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_study, url_of
 
 from tilewright.errors import TilewrightError
+from tilewright.kernels.simt import SimtConfig
 from tilewright.tuner.measure import GpuLost, Measured
 from tilewright.tuner.study import TuningStudy
+from tilewright.tuner.tune import Early
 from tilewright.winners.plan_config import PlanConfig
 
 HERE = Path(__file__).parent
@@ -54,6 +56,20 @@ def test_the_budget_is_kept_finalists_included(tmp_path: Path) -> None:
     outcome = a_search(tmp_path, measurer, seconds=3.0).run()
     assert 2.0 < outcome.elapsed_s <= 3.0
     assert 0 < outcome.here < len(CANDIDATES)
+
+
+def test_what_was_measured_early_is_told_and_not_measured_again(tmp_path: Path) -> None:
+    """The first time: a study that knows it, or a space without it, has no use for it."""
+    stranger = PlanConfig(SimtConfig(stages=9))
+    early = [Early(one, one, Measured(50.0, 32, 0.0, "kernel", "order"), 0.25) for one in (BEST, stranger)]
+    for here in (len(CANDIDATES), 0):
+        measurer = Measurer()
+        outcome = a_search(tmp_path, measurer, early=early).run()
+        assert BEST not in measurer.log and outcome.exhausted and outcome.here == here
+        assert outcome.best.candidate == BEST and outcome.best.measured.median_us == 50.0
+        assert len(outcome.results) == len(CANDIDATES)
+        if here:
+            assert outcome.pace.first_s == pytest.approx(0.1) and outcome.pace.last_s > 1
 
 
 def test_the_pace_of_a_search_is_that_of_its_measurements(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.cli.output import AsJson as AsJson
 from tilewright.errors import UnknownName
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Rung
@@ -41,7 +42,6 @@ LadderOrFile = Annotated[
     str,
     typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatName = Annotated[
     str | None, typer.Option("--dtype", metavar="f32|f16|f16_sums|bf16|tf32", help="Default: that of the rung.")
 ]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +22,9 @@ PLAIN_WIDTH = 100
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def out() -> Console:

@@ -1,44 +1,23 @@
-"""`tilewright tune`: the fastest kernel for one problem, searched on the GPU and kept for `matmul`."""
+"""`tilewright tune`: the fastest kernel for one problem, searched on the GPU and kept for `matmul`.
+
+This file has the options alone: what they need is imported while the GPU is opened.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tilewright.cli import output
-from tilewright.cli.arguments import AsJson
-from tilewright.cli.tune_list import Shared, one_for_each_gpu, tune_list
-from tilewright.cli.tune_suite import Suite, tune_suite
-from tilewright.device.catalog import device as known_device
-from tilewright.device.spec import DeviceSpec
-from tilewright.errors import LaunchError, ProblemError, TilewrightError
-from tilewright.planning.on_paper import version_of
-from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm
-from tilewright.report.own_schedules import is_file
+from tilewright.cli.output import AsJson
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
-from tilewright.runtime.probe import probe
-from tilewright.tuner.fleet import listed, problem
-from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.session import begun
-from tilewright.tuner.session import tune as search
-from tilewright.tuner.space import Space, make_space
-from tilewright.tuner.storage import default_url, import_ahead
-from tilewright.tuner.today import todays_order, todays_plan
-from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
-from tilewright.winners.database import Database
-from tilewright.winners.keys import Key
-from tilewright.winners.lookup import Lookup
-from tilewright.winners.order import ReductionOrder
-from tilewright.winners.plan_config import PlanConfig
-from tilewright.winners.winner import Winner, without_password
+from tilewright.tuner.processes import FIRST, Processes
 
 EXAMPLES = (
     "tilewright tune 4096 4096 4096 --dtype bf16",
@@ -52,14 +31,16 @@ EXAMPLES = (
 
 def _rows(text: str) -> int:
     """M. A schedule in its place is answered with the command that is meant."""
+    if re.fullmatch(r"\d+", text) and int(text):
+        return int(text)
+    from tilewright.report.own_schedules import is_file  # here: it imports half of the library
+
     if is_file(text) or "/" in text:
         raise TilewrightError(
             f"{text!r} is a schedule: tune searches the library's kernels for one problem, M N K.",
             hint=f"`tilewright search {text}` searches the parameters of a schedule.",
         )
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is not a number of rows from 1 on.")
-    return int(text)
+    raise typer.BadParameter(f"{text!r} is not a number of rows from 1 on.")
 
 
 def tune(
@@ -86,7 +67,7 @@ def tune(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="Of the command; of each problem of --shapes. Default: 50; --suite 500.",
+            help="Of the command; of each problem of --shapes. Default: 50; --suite 1000.",
         ),
     ] = None,
     storage: Annotated[
@@ -98,15 +79,12 @@ def tune(
     ] = False,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="With --list: for this GPU.")] = None,
     suite: Annotated[
-        bool, typer.Option("--suite", help="All problems of `tilewright bench`, a few plans of each.")
+        bool, typer.Option("--suite", help="All problems of `tilewright bench`, which share the budget.")
     ] = False,
     shapes: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Problems (m,n,k[,dtype,out,order]) that machines with one --storage share."),
     ] = None,
-    record: Annotated[
-        Path, typer.Option(metavar="FILE", help="Of --suite: where each problem is noted; it goes on from there.")
-    ] = Path("tune_suite.jsonl"),
     export: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Of --suite, --shapes: the winners, as the package ships them."),
@@ -120,57 +98,40 @@ def tune(
     before its time counts. The search is kept on disk: killed or out of time, the same command goes on
     where it was. The winner goes to the database.
     """
-    started: float = context.obj
-    processes = workers or os.cpu_count() or 1
     _check_which(m, n, k, suite, shapes)
-    if dtype is not None:
-        format_options(dtype)  # a format that is none is told before a GPU is looked for
-    if not (list_only or suite):
-        import_ahead()
-    gpu, spec = _device(list_only, device)
-    if suite:
-        asked = Suite(dtype, order, record, export, budget or 500.0, processes)
-        return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=started)
-    if shapes is not None:
-        shared = Shared(listed(shapes), storage or default_url(), budget or 50.0, export)
-        return _tune_list(shared, gpu, spec, family, keep_bits, processes, list_only=list_only, as_json=as_json)
-    assert m is not None and n is not None and k is not None
-    gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
-    search_s = budget or 50.0
-    if list_only or gpu is None:
-        return _print_candidates(gemm, spec, family, keep_bits, as_json)
-    return _tune_one(
-        gemm, gpu, spec, family, keep_bits, storage or default_url(), search_s, processes, started, as_json
+    if not list_only and device is not None:
+        raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
+    with Processes(workers or os.cpu_count() or 1) as processes:
+        processes.start(0 if list_only else FIRST)
+        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
+        from tilewright.cli import tuning
+
+        problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
+        words = tuning.Words(family, keep_bits, as_json)
+        if opening is None:
+            return tuning.print_candidates(problems, device, words, is_list=m is None)
+        on_all = tuning.one_for_each_gpu(sys.argv[1:]) if m is None else None
+        if on_all is not None:
+            return on_all
+        gpu = opening.result()
+        gpu.make_current()
+        search = tuning.Search(gpu, processes, storage or tuning.default_url(), words)
+        if m is None:
+            seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(problems)
+            return search.all_of(problems, seconds, export)
+        return search.one(problems[0].gemm, budget or 50.0, started=context.obj)
+
+
+def _opened() -> Gpu:
+    """The GPU, by a thread: the driver takes half a second, in which the rest is imported."""
+    missing = gpu_problem()
+    if missing is None:
+        return open_gpu()
+    raise LaunchError(
+        f"Tuning measures, which needs a GPU: {missing}",
+        hint="--list prints the candidates and their predicted times without one; "
+        "`tilewright database import` takes over what another machine has tuned.",
     )
-
-
-def _like(gemm: Gemm, today: PlanConfig, keep_bits: bool) -> ReductionOrder | None:
-    """The order of summation that candidates must keep."""
-    return todays_order(gemm, today) if keep_bits else None
-
-
-def _print_candidates(gemm: Gemm, spec: DeviceSpec, family: str | None, keep_bits: bool, as_json: bool) -> int:
-    """All candidates of a problem, by their predicted times."""
-    database = Database()
-    today = todays_plan(gemm, spec, Lookup(version_of, database))
-    _print_ranking(_space_of(gemm, spec, family, _like(gemm, today, keep_bits)), as_json)
-    return 0
-
-
-def _tune_one(
-    gemm: Gemm, gpu: Gpu, spec: DeviceSpec, family: str | None, keep_bits: bool, storage: str, seconds: float,
-    workers: int, started: float, as_json: bool,
-) -> int:  # fmt: skip
-    """One problem."""
-    database = Database()
-    today = todays_plan(gemm, spec, Lookup(version_of, database))
-    job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
-    space, outcome = job.run(storage, seconds, workers, started)
-    stored = job.store(outcome)
-    _print_outcome(space, outcome, stored, as_json, today)
-    for complaint in database.complaints:
-        output.note(complaint)
-    return 0
 
 
 def _check_which(m: int | None, n: int | None, k: int | None, suite: bool, shapes: Path | None) -> None:
@@ -181,177 +142,3 @@ def _check_which(m: int | None, n: int | None, k: int | None, suite: bool, shape
         raise typer.BadParameter(f"{'--suite' if suite else '--shapes'} has problems of its own: leave out M, N and K.")
     if not suite and shapes is None and (m is None or n is None or k is None):
         raise typer.BadParameter("give M, N and K, or --suite.")
-
-
-def _tune_list(
-    shared: Shared, gpu: Gpu | None, spec: DeviceSpec, family: str | None, keep_bits: bool, workers: int,
-    *, list_only: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """All problems of a list."""
-    database = Database()
-    if list_only or gpu is None:
-        lines = [str(one.gemm) for one in shared.problems]
-        output.print_json({"device": spec.name, "problems": lines}) if as_json else print("\n".join(lines))
-        return 0
-    on_all = one_for_each_gpu(sys.argv[1:])
-    if on_all is not None:
-        return on_all
-
-    def tune_one(gemm: Gemm) -> str:
-        today = todays_plan(gemm, spec, Lookup(version_of, database))
-        job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
-        _, outcome = job.run(shared.storage, shared.budget_s, workers, monotonic())
-        job.store(outcome)
-        return winner_of(outcome, Key.of(spec, gemm), gemm.flops).to_json()
-
-    return tune_list(shared, spec, tune_one, database, as_json=as_json)
-
-
-def _device(list_only: bool, name: str | None) -> tuple[Gpu | None, DeviceSpec]:
-    """The GPU at hand; None with --list where it is of another one, or there is none."""
-    gpu = None if list_only and name is not None else _gpu(list_only)
-    if gpu is None:
-        return None, known_device(name or "H200")
-    if name is not None:
-        raise ProblemError("--device is for --list: a search runs on the GPU at hand.")
-    return gpu, probe(gpu)
-
-
-def _gpu(list_only: bool) -> Gpu | None:
-    missing = gpu_problem()
-    if missing is None:
-        return open_gpu()
-    if list_only:
-        return None
-    raise LaunchError(
-        f"Tuning measures, which needs a GPU: {missing}",
-        hint="--list prints the candidates and their predicted times without one; "
-        "`tilewright database import` takes over what another machine has tuned.",
-    )
-
-
-def _space_of(
-    gemm: Gemm, spec: DeviceSpec, family: str | None, like: ReductionOrder | None, today: PlanConfig | None = None
-) -> Space:
-    with output.progress("listing and ranking candidates"):
-        return make_space(gemm, spec, family=family, like=like, today=today)
-
-
-@dataclass
-class _Job:
-    """A search on the GPU at hand, and what becomes of its winner."""
-
-    gpu: Gpu
-    gemm: Gemm
-    spec: DeviceSpec
-    family: str | None
-    like: ReductionOrder | None
-    database: Database
-    today: PlanConfig
-    earlier: Winner | None = None
-
-    def run(self, storage: str, budget: float, workers: int, started: float) -> tuple[Space, Outcome]:
-        """The candidates, and what the search found."""
-        self.earlier = self.database.winner(Key.of(self.spec, self.gemm))
-        measurer = GpuMeasurer(self.gpu, self.gemm, self._peers)
-        try:
-            with begun(measurer, self.spec, workers, like=self.like, first=(self.today,)) as compilers:
-                space = _space_of(self.gemm, self.spec, self.family, self.like, self.today)
-                with output.progress(f"tuning {self.gemm}") as advance:
-
-                    def step(state: State) -> None:
-                        done, left = round(1000 * state.elapsed_s), round(1000 * state.left_s)
-                        advance(told(state), done, done + left)
-
-                    outcome = search(
-                        space,
-                        compilers,
-                        measurer,
-                        storage=storage,
-                        seconds=budget,
-                        started=started,
-                        rivals=(self.today,),
-                        progress=step,
-                    )
-            return space, outcome
-        finally:
-            measurer.close()
-
-    def _peers(self) -> dict[str, Any]:
-        from tilewright.bench.baseline import cublas
-
-        peer = cublas(self.gpu, self.gemm)
-        return {} if peer is None else {"cuBLAS": peer.launch}
-
-    def store(self, outcome: Outcome) -> bool:
-        """Whether the winner is what `matmul` uses from now on."""
-        key = Key.of(self.spec, self.gemm)
-        return self.database.record(winner_of(outcome, key, self.gemm.flops), over=self.earlier)
-
-
-# -- printing ------------------------------------------------------------------------------------------------------
-
-
-def told(state: State) -> str:
-    """Where a search stands, in a line."""
-    best = "" if state.best is None else f", best {state.best.measured.median_us:.1f} us"
-    failed = f", {state.failed} failed" if state.failed else ""
-    return f"{state.measured} of {state.candidates} measured{failed}{best}"
-
-
-_LISTED = 20
-
-
-def _print_ranking(space: Space, as_json: bool) -> None:
-    if as_json:
-        listed = [{**one.config.as_data(), "predicted_us": one.predicted_us} for one in space.ranked]
-        output.print_json({"problem": str(space.gemm), "device": space.spec.name, "candidates": listed})
-        return
-    print(f"{space.gemm} on {space.spec.name}: {len(space.candidates)} candidates. Predicted, not measured:")
-    for one in space.ranked[:_LISTED]:
-        print(f"  {one.predicted_us:10.1f} us  {one.config}")
-    if len(space.ranked) > _LISTED:
-        print(f"  ... and {len(space.ranked) - _LISTED} more; --json prints all")
-
-
-def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, today: PlanConfig) -> None:
-    time, peer = outcome.time, outcome.times.get("cuBLAS")
-    if as_json:
-        output.print_json(
-            {
-                "problem": str(space.gemm),
-                "device": space.spec.name,
-                **outcome.best.candidate.as_data(),
-                "median_us": time.median_us,
-                "tflops": time.tflops(space.gemm),
-                "share_of_cublas": None if peer is None else peer.median_us / time.median_us,
-                "times_us": {name: found.median_us for name, found in outcome.times.items()},
-                "candidates": outcome.candidates,
-                "measured": len(outcome.results),
-                "measured_here": outcome.here,
-                "first_measured_s": outcome.pace.first_s if outcome.here else None,
-                "measured_per_s": outcome.pace.per_second,
-                "failures": {str(candidate): reason for candidate, reason in outcome.failures.items()},
-                "exhausted": outcome.exhausted,
-                "elapsed_s": outcome.elapsed_s,
-                "stored": stored,
-            }
-        )
-        return
-    measured = f"{len(outcome.results)} of {outcome.candidates} candidates measured"
-    print(f"{space.gemm} on {space.spec.name}: {measured}, {outcome.here} of them now, in {outcome.elapsed_s:.1f} s")
-    if outcome.here:
-        rate = outcome.pace.per_second
-        then = "" if rate is None else f", then {rate:.1f} a second"
-        print(f"  The first was measured after {outcome.pace.first_s:.1f} s{then}.")
-    share = "" if peer is None else f", {100 * peer.median_us / time.median_us:.1f} % of cuBLAS"
-    print(f"  {time.median_us:.2f} us, {time.tflops(space.gemm):.1f} TFLOP/s{share}: {outcome.best.candidate}")
-    own = outcome.times.get(str(today))
-    if outcome.best.candidate == today:
-        print("  It is what matmul chose already.")
-    elif stored:
-        print("  matmul uses it from now on." + ("" if own is None else f" Until now it took {own.median_us:.2f} us."))
-    for reason, count in reasons_of(outcome.failures)[:5]:
-        print(f"  {count} left out: {without_password(reason)}")
-    if not outcome.exhausted:
-        print("  The same command goes on where this one stopped.")

@@ -347,7 +347,7 @@ DEVICES = (
 
 
 # What the driver calls a product whose name tells less than ours.
-_ALIASES = {"NVIDIA H100 80GB HBM3": H100}
+_ALIASES = {"h10080gbhbm3": H100}
 
 
 def _key(name: str) -> str:
@@ -370,9 +370,9 @@ def device(name: str | DeviceSpec) -> DeviceSpec:
     """
     if isinstance(name, DeviceSpec):
         return name
-    if str(name) in _ALIASES:
-        return _ALIASES[str(name)]
     wanted = _key(str(name))
+    if wanted in _ALIASES:
+        return _ALIASES[wanted]
     matches = [spec for spec in DEVICES if wanted and _key(spec.name).startswith(wanted)]
     exact = [spec for spec in matches if _key(spec.name) == wanted]
     if len(exact or matches) != 1:

@@ -2,9 +2,8 @@
 
 A call goes through these, each of which imports only those below it:
 
-calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
-           scales; scaled_groups: FP8 groups by offsets; combining: rows
-           that indices name
+calls      what a user calls; grouped: a list of products; gated: two of one a, joined; fp8_calls: FP8 with its
+           scales, also of groups, and what makes both; rows: rows that indices name
 complex_numbers  products of complex64 as one of f32
 asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
@@ -12,7 +11,8 @@ pytorch    entry: which calls PyTorch must see as an operator; plain: tensors th
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept; weights: one in codes of 4 or 8 bits
 remembered calls that were made before
-compute    one call: looked up by its key, else views -> requests -> plans; then its launches
+compute    one call: looked up by its key, else views -> requests -> plans; then its launches; likewise scaled,
+           scaled_groups, ragged (groups), combining (rows), quantizing
 guard_flags by which the device chooses between plans of a call
 autotuning which plan is the fastest, measured at the first call
 requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
@@ -26,13 +26,11 @@ from tilewright.frontend import ops
 from tilewright.frontend.asking import plan
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
-from tilewright.frontend.combining import combine_rows
+from tilewright.frontend.fp8_calls import quantize, scaled_grouped_matmul, scaled_matmul
 from tilewright.frontend.gated import linear_gated
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
-from tilewright.frontend.quantizing import quantize
-from tilewright.frontend.scaled import scaled_matmul
-from tilewright.frontend.scaled_groups import scaled_grouped_matmul
+from tilewright.frontend.rows import combine_rows
 from tilewright.frontend.weights import quantize_weight
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`combine_rows`: rows that indices name, gathered or summed with weights, in an order that never changes."""
+"""Rows that indices name, gathered or summed with weights, in an order that never changes: what computes a call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory, gpu_of, refuse_other_library
-from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, View, library_of
+from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library
+from tilewright.frontend.libraries import DTypeError, HostArrays, View
 from tilewright.frontend.ragged import refuse_elsewhere
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
@@ -23,36 +23,7 @@ from tilewright.problem.gemm import LARGEST_SIZE
 from tilewright.problem.row_sums import RowSums
 
 
-def combine_rows(x: Any, rows: Any, weights: Any = None) -> Any:
-    """`sum(weights[:, j] * x[rows[:, j]] for j in range(terms))`: the results of experts, brought back to their tokens.
-
-    x: (tokens, n), f32, f16, bf16, or FP8 where rows are gathered without weights. rows: int32, on the GPU: (count,),
-    which gathers rows, or (count, terms), whose terms are added in the order of j, in f32, rounded once. weights: f32
-    (or of a format that is converted), of the shape of rows. A row that x does not have, also a negative one, leaves
-    its term out. Returns (count, n), of x's format.
-
-    One kernel at the speed of memory: it reads a row of x for each term and writes each result once. The same bits in
-    every run. It has gradients: those of x are sums of the same kind, by the sorted indices; those of the weights are
-    PyTorch's. Raises ShapeError, DTypeError and ProblemError for what cannot be asked.
-    """
-    library = library_of(x)
-    if isinstance(library, TorchArrays):
-        from tilewright.frontend.pytorch.combining import combined
-
-        return combined(x, rows, weights)
-    if isinstance(library, HostArrays):
-        return _on_host(x, rows, weights)
-    return compute_combined(library, x, rows, weights)
-
-
-def gathered(a: Any, rows: Any) -> Any:
-    """The rows of a that are the tokens of groups. Raises ShapeError for what are none."""
-    if len(getattr(rows, "shape", (0,))) != 1:
-        raise ShapeError(f"rows of groups have one dimension, and these have shape {tuple(rows.shape)}.")
-    return combine_rows(a, rows)
-
-
-def _on_host(x: Any, rows: Any, weights: Any) -> Any:
+def combined_on_host(x: Any, rows: Any, weights: Any) -> Any:
     """The same for NumPy's arrays."""
     count, terms = check_rows(x, rows, weights)
     kind = HostArrays().view(x).dtype
@@ -168,23 +139,20 @@ def _needs_copy(view: View) -> bool:
 
 def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> _Known:
     view, (count, terms) = library.view(x), shape
-    if view.device is None:
-        raise HostMemory(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
-        )
+    device = device_of(library, view)
     (m, n), dtype = view.shape, view.dtype
     _refuse_codes(dtype, terms, weighted)
     if max(count * max(terms, 1), listed) > LARGEST_SIZE:
         raise ProblemError(f"combine_rows: {count} results of {terms} terms are more than 2**31 - 1 indices.")
     make = library.maker((count, n), dtype, x)
     if 0 in (count, n):
-        return _Known(view.device, make, None)
+        return _Known(device, make, None)
     leading = view.strides[0] if m > 1 else n
     of_list = 0 if terms else listed
     problem = RowSums(count, n, m, max(leading, n), n, dtype, terms, weighted, of_list)
     aligned = power_of_two(view.pointer | leading * dtype.bytes | n * dtype.bytes)
-    plan = dispatcher(view.device).row_sums(problem, aligned, capturing=library.capturing)
-    return _Known(view.device, make, plan)
+    plan = dispatcher(device).row_sums(problem, aligned, capturing=library.capturing)
+    return _Known(device, make, plan)
 
 
 def _refuse_codes(dtype: DType, terms: int, weighted: bool) -> None:

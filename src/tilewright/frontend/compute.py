@@ -28,7 +28,7 @@ from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Addresses, Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
 from tilewright.notices import say_once
-from tilewright.planning.dispatch import Dispatcher, dispatcher
+from tilewright.planning.dispatch import Dispatcher, dispatcher, refuse_capture
 from tilewright.planning.plan import Place, Plan
 
 MEMO: Remembered[Settled] = remembered()
@@ -145,11 +145,16 @@ def views_of(
 
 def refuse_host_memory(library: Any, views: _HasA) -> int:
     """The number of the GPU on which arrays lie. Raises HostMemory if on none."""
-    if views.a.device is None:
+    return device_of(library, views.a)
+
+
+def device_of(library: Any, view: View) -> int:
+    """The number of the GPU on which an array lies. Raises HostMemory if on none."""
+    if view.device is None:
         raise HostMemory(
             f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
         )
-    return views.a.device
+    return view.device
 
 
 def refuse_other_library(library: Any, name: str, array: Any) -> None:
@@ -302,12 +307,7 @@ def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
     """The plan of a request. Raises LaunchError where it is new and the stream is recording a graph."""
     plan = planner.known(piece.request)
     if plan is None:
-        if library.capturing():
-            raise LaunchError(
-                f"The stream is recording a CUDA graph, and no kernel for {piece.request.gemm} is loaded yet.",
-                note="compiling and loading cannot be recorded.",
-                hint="make the same call once before the capture.",
-            )
+        refuse_capture(library.capturing(), f"no kernel for {piece.request.gemm}")
         plan = planner.plan(piece.request)
     return plan
 

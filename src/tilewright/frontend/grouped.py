@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
-from tilewright.frontend.combining import gathered
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.lists import multiply_list
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import Room, compute_groups
+from tilewright.frontend.rows import gathered
 from tilewright.frontend.shapes import ShapeError
 
 _PRECISIONS = ("default", "tf32")

@@ -187,6 +187,6 @@ def _version(weight: Any) -> int:
 
 
 def _is_plain(*arrays: Any) -> bool:
-    from tilewright.frontend.pytorch.entry import is_plain
+    from tilewright.frontend.pytorch.plain import is_plain
 
     return is_plain(*(array for array in arrays if array is not None))

@@ -1,4 +1,4 @@
-"""`quantize`: FP8 codes and scales of a matrix, as `scaled_matmul` takes them."""
+"""FP8 codes and scales of a matrix, as `scaled_matmul` takes them: what computes a call of `quantize`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory, gpu_of
-from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.compute import device_of, gpu_of
+from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.shapes import ShapeError
@@ -22,27 +22,6 @@ Scales = Literal["row", "tensor", "1x128"]
 
 _GROUPS: dict[str, Groups] = {"row": "line", "tensor": "all", "1x128": "block"}
 _FORMATS: dict[str, DType] = {"e4m3": E4M3, "float8_e4m3fn": E4M3, "e5m2": E5M2, "float8_e5m2": E5M2}
-
-
-def quantize(x: Any, *, scales: Scales = "row", dtype: Any = "e4m3") -> tuple[Any, Any]:
-    """FP8 codes and f32 scales of a matrix, near to `x` when multiplied; `x.T` of a weight's codes is b of
-    `scaled_matmul`.
-
-    x: (m, k), f32, f16 or bf16, on a GPU. scales: "row", of shape (m, 1); "tensor", of shape (1,); or "1x128", one for
-    each 128 of a row, of shape (m, k / 128), rounded up, those of a column adjacent in memory, as PyTorch takes them.
-    dtype: "e4m3" or "e5m2", or PyTorch's name for it. A scale is the largest finite magnitude over the largest number
-    of the format (448, 57344), at least 2**-126; codes are rounded to nearest, ties to even. NaN stays NaN; infinities
-    become the largest number.
-
-    One kernel, which reads x once from memory ("tensor": three, which read it twice). Raises ShapeError, DTypeError and
-    ProblemError for what cannot be quantised.
-    """
-    library = library_of(x)
-    if isinstance(library, TorchArrays):
-        from tilewright.frontend.pytorch.quantizing import quantized
-
-        return quantized(x, scales, dtype)
-    return compute_quantized(library, x, *checked_words(scales, dtype))
 
 
 def checked_words(scales: Any, dtype: Any) -> tuple[Groups, DType]:
@@ -103,10 +82,7 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
         shapes = shapes_of(view.shape, groups)
         if view.dtype in FP8_FORMATS:
             raise DTypeError(f"quantize: x holds {view.dtype}.", hint="x is of f32, f16 or bf16.")
-        if view.device is None:
-            raise HostMemory(
-                f"The array of {library.name} lies in host memory, not on a GPU.", hint="move it to the GPU first."
-            )
+        device_of(library, view)
         if _needs_copy(view):
             return compute_quantized(library, library.tight(x), groups, out)
         known = _settled(library, view, shapes, groups, out, x)

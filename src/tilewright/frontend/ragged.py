@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import ProblemError
 from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View, c_strides
@@ -23,7 +23,7 @@ from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups as Ragged
@@ -144,34 +144,41 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options,
     asked = ragged_of(groups.count, "k" if groups.along_k else "m", step, room=room)
     request = pieces[0].request
     request = replace(request, alignment=_alignment(request, groups, both.b, dtype), groups=asked)
-    call = _Known(device, make, planned_groups(library, request, device), are_scattered(offsets))
+    call = GroupCall(device, make, planned_groups(library, request, device), are_scattered(offsets))
     if not both.may_be_half_of_complex_numbers:
         _KNOWN.keep(key, call)
     return call.run(library, a, b, offsets)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share: how their result is made, launches that find the groups themselves, and whether
-    the offsets are scattered, so that a copy of them is read."""
+class GroupCall:
+    """What calls that look alike share: how their result is made, launches that find the groups themselves (None where
+    there is nothing to compute), and whether the offsets are scattered, so that a copy of them is read."""
 
     device: int
     make: Callable[[], Any]
-    plan: Plan
+    plan: Plan | None
     scattered: bool
 
-    def run(self, library: Any, a: Any, b: Any, offsets: Any) -> Any:
+    def run(self, library: Any, a: Any, b: Any, offsets: Any, scales: tuple[Any, ...] = ()) -> Any:
+        result, address = self.make(), library.address
+        if self.plan is None:
+            return result
         if self.scattered:
             offsets = library.tight(offsets)
-        result, address = self.make(), library.address
-        addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets)
+        addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *map(address, scales)
         with gpu_of(dispatcher(self.device), library):
             self.plan.run(library.stream(self.device), addresses)
-        library.finished((a, b, offsets, result), self.device)
+        library.finished((a, b, *scales, offsets, result), self.device)
         return result
 
+    @property
+    def words(self) -> str:
+        """What runs, for people."""
+        return "" if self.plan is None else self.plan.words
 
-_KNOWN: Remembered[_Known] = remembered()
+
+_KNOWN: Remembered[GroupCall] = remembered()
 """Calls made so far, by their keys."""
 
 
@@ -186,7 +193,7 @@ def ragged_of(
 def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
     key = library_of(a).key(options, a, b, offsets, None, None)
-    return _KNOWN[key if room is None else (*key, room)].plan.words
+    return _KNOWN[key if room is None else (*key, room)].words
 
 
 def are_scattered(offsets: Any) -> bool:
@@ -202,12 +209,8 @@ def are_scattered(offsets: Any) -> bool:
 def planned_groups(library: Any, request: Request, device: int) -> Plan:
     """The plan of a kernel that reads the offsets itself. Raises LaunchError in a capture."""
     planner = dispatcher(device)
-    if library.capturing() and not planner.knows_ragged(request):
-        raise LaunchError(
-            f"The stream is recording a CUDA graph, and no kernel for groups of {request.gemm} is loaded yet.",
-            note="compiling and loading cannot be recorded.",
-            hint="make the same call once before the capture.",
-        )
+    if not planner.knows_ragged(request):
+        refuse_capture(library.capturing(), f"no kernel for groups of {request.gemm}")
     return planner.ragged(request)
 
 

@@ -1,4 +1,4 @@
-"""`scaled_matmul`: products of FP8 operands with their scales, in one kernel that reads the scales where they lie.
+"""Products of FP8 operands with their scales, in one kernel that reads the scales where they lie.
 
     C = f((A @ B) * scale_a * scale_b + bias)
 
@@ -7,16 +7,15 @@ Calls that look alike share a plan, as those of `matmul` do (`compute`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.calls import is_compiling, with_function
 from tilewright.frontend.compute import gpu_of, planned, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
-from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
@@ -52,67 +51,6 @@ _OPTIONS: dict[tuple[DType, bool, Options], ScaledOptions] = {}
 
 _NO_FLAGS = (0,) * (Place.OPERAND - Place.GUARD_A)
 """In the places of flags, in front of the operands of an epilogue."""
-
-
-def scaled_matmul(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    scale_b: Any,
-    *,
-    bias: Any = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    fast_accumulation: bool = False,
-    epilogue: Callable[..., Any] | None = None,
-    operands: Mapping[str, Any] | None = None,
-) -> Any:
-    """`(a @ b) * scale_a * scale_b + bias` of FP8 operands, in one kernel on the tensor cores of Hopper (sm_90).
-
-    a: (m, k). b: (k, n). Each holds float8_e4m3fn or float8_e5m2 of PyTorch. b is read as it lies where k is
-    contiguous, as in `weight.T`; other orders are transposed before. scale_a, scale_b: f32, on the same GPU, where the
-    kernel reads them: one element, or one for each row of a, of shape (m, 1) or (m,), and each column of b, of shape
-    (1, n) or (n,). Or both have one for each block of 128 of k, and of 1 or 128 rows of a, (m, k / 128) or
-    (m / 128, k / 128), and columns of b, (k / 128, n) or (k / 128, n / 128), rounded up, of any strides; they multiply
-    the sums of their blocks. bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16, f32, e4m3 or
-    e5m2. epilogue, operands: a function of that result, and what it reads, as of `matmul`. Results of FP8 are rounded
-    to nearest, and what is too large becomes the largest number; the function divides by their scale.
-    fast_accumulation: sums stay in the tensor cores, which keep 13 fraction bits; else, and with scales of blocks, the
-    sum of every 128 of k is added to a sum in f32 (docs/fp8.md has the bounds).
-
-    Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
-    devices, and LaunchError for another GPU.
-    """
-    library = library_of(a)
-    arrays: Arrays = (a, b, scale_a, scale_b, bias, out)
-    if epilogue is not None or operands is not None:
-        if is_compiling():
-            from tilewright.frontend.pytorch.functions import apart
-
-            named = {"bias": bias, "out": out, "out_dtype": out_dtype, "fast_accumulation": fast_accumulation}
-            return apart(scaled_matmul, arrays[:4], named | {"epilogue": epilogue, "operands": operands})
-        call, given = with_function(epilogue, operands, (1.0, None, out_dtype, *_PLAIN_CALL), b, out)
-        options = scaled_options(call.out_dtype, fast_accumulation, call)
-        assert call.traced is not None
-        return call.traced.given(_computed(library, (*arrays, *given), options))
-    if isinstance(library, TorchArrays):
-        from tilewright.frontend.pytorch.scaled import scaled
-
-        return scaled(arrays, out_dtype, fast_accumulation)
-    return compute_scaled(library, arrays, scaled_options(out_dtype, fast_accumulation))
-
-
-_PLAIN_CALL = ("default", None, False, None, False)
-"""What `options_of` takes behind the format of the result, of a call that asks nothing of it."""
-
-
-def _computed(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
-    """A call with a function."""
-    if isinstance(library, TorchArrays):
-        from tilewright.frontend.pytorch.scaled import computed_with_function
-
-        return computed_with_function(arrays, options)
-    return compute_scaled(library, arrays, options)
 
 
 def scaled_options(out_dtype: Any, fast_accumulation: Any, call: Options = PLAIN) -> ScaledOptions:

@@ -1,22 +1,20 @@
-"""`scaled_grouped_matmul`: products of groups of FP8 operands with scales, whose sizes lie on the GPU.
+"""Products of groups of FP8 operands with scales, whose sizes lie on the GPU.
 
 One launch, as `ragged` makes it: the resident blocks read the offsets, and the scales where they lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.combining import gathered
-from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library
-from tilewright.frontend.counted import with_counts
+from tilewright.frontend.compute import refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
-from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.ragged import (
+    GroupCall,
     Groups,
     Room,
     are_scattered,
@@ -28,13 +26,11 @@ from tilewright.frontend.ragged import (
 )
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
-from tilewright.frontend.scaled import ScaledOptions, refuse_device, scaled_options
+from tilewright.frontend.scaled import ScaledOptions, refuse_device
 from tilewright.frontend.scales import BLOCK, side_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, product_of
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import TMA_BYTES, Alignment
-from tilewright.planning.plan import Plan
 from tilewright.problem.block_scales import SIDES, BlockScales
 from tilewright.problem.epilogue import Epilogue, Scale
 from tilewright.problem.gemm import Gemm, Order
@@ -44,93 +40,6 @@ Arrays = tuple[Any, ...]
 """a, b, scale_a, scale_b and the offsets of a call."""
 
 _NAMES = ("a", "b", "scale_a", "scale_b")
-
-
-def scaled_grouped_matmul(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    scale_b: Any,
-    *,
-    offsets: Any = None,
-    rows: Any = None,
-    counts: Any = None,
-    expected_rows: int | None = None,
-    out_dtype: Any = None,
-    fast_accumulation: bool = False,
-) -> Any:
-    """`(a[rows] @ b[i]) * scale_a[rows] * scale_b[i]` for the rows of each group i, FP8 operands, in one launch, as
-    torch._scaled_grouped_mm. Group i ends before row `offsets[i]`, and begins where the one before ends.
-
-    a: (tokens, k). b: (groups, k, n). Each holds float8_e4m3fn or float8_e5m2; both are read as they lie where k is
-    contiguous, and copied before where it is not. Or a: (groups, m, k) and b: (k, tokens): the same, transposed, with
-    the scales of the one for those of the other. offsets: (groups,), int32, ascending, on the GPU; the host never reads
-    them, so that a CUDA graph records the call. Offsets are limited to the tokens there are; a group that ends before
-    it begins, or begins before the end of another, is empty. Rows of no group are not written.
-
-    scale_a: f32, one element, or one for each row, (tokens,) or (tokens, 1). scale_b: one element, one for each group,
-    (groups,), or one for each column of each, (groups, n). Or both have one for each block of 128 of k, and of each
-    row, (tokens, k / 128), and of 1 or 128 columns of each group, (groups, k / 128, n) or (groups, k / 128, n / 128),
-    rounded up, of any strides. out_dtype: bf16 if not given, f16, f32, e4m3 or e5m2. fast_accumulation: as
-    `scaled_matmul`. rows: as of `grouped_matmul`, of a and of its scales. Returns (tokens, n). counts,
-    expected_rows: as of `grouped_matmul`, instead of offsets; a is (groups, capacity, k) then, scale_a one element,
-    (groups, capacity) or (groups, capacity, k / 128), and the result (groups, capacity, n).
-
-    Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
-    devices, and LaunchError for another GPU, or for a new kind of call in a capture.
-    """
-    if (offsets is None) is (counts is None):
-        raise ProblemError(
-            "scaled_grouped_matmul takes offsets or counts.", hint="give one of them: (groups,), int32, on the GPU."
-        )
-    words = (out_dtype, fast_accumulation)
-    if counts is not None:
-        if rows is not None:
-            raise ProblemError("scaled_grouped_matmul with counts gathers no rows.")
-        single = all(extent == 1 for extent in scale_a.shape)
-        flat_scale = scale_a if single else _flat_scale(a, scale_a)
-        return with_counts(
-            *("scaled_grouped_matmul", a, b, counts, expected_rows),
-            lambda flat, room: _by_sizes((flat, b, flat_scale, scale_b, counts), words, room),
-        )
-    if rows is not None:
-        scale_a = _gathered_scale(a, scale_a, rows)
-        a = gathered(a, rows)
-    return _by_sizes((a, b, scale_a, scale_b, offsets), words)
-
-
-def _by_sizes(arrays: Arrays, words: tuple[Any, Any], room: Room | None = None) -> Any:
-    """A call with offsets, or with counts, of groups that have room. words: out_dtype and fast_accumulation."""
-    library = library_of(arrays[0])
-    if isinstance(library, TorchArrays):
-        from tilewright.frontend.pytorch.scaled_groups import scaled_grouped
-
-        return scaled_grouped(arrays, *words, room)
-    return compute_scaled_groups(library, arrays, scaled_options(*words), room)
-
-
-def _flat_scale(a: Any, scale: Any) -> Any:
-    """The scales of the rows of all groups, one below the other. Raises ShapeError for others."""
-    shape, of_a = tuple(scale.shape), tuple(a.shape)
-    if len(of_a) != 3 or shape[:2] != of_a[:2] or len(shape) not in (2, 3):
-        raise ShapeError(
-            f"scaled_grouped_matmul: scale_a has shape {shape}, beside a of shape {of_a}.",
-            hint="give it one element, (groups, capacity), or (groups, capacity, k / 128).",
-        )
-    return scale.reshape(-1, *shape[2:])
-
-
-def _gathered_scale(a: Any, scale: Any, rows: Any) -> Any:
-    """The scales of gathered rows. Raises ShapeError where a has other rows."""
-    shape = tuple(scale.shape)
-    if all(extent == 1 for extent in shape):
-        return scale
-    if len(shape) not in (1, 2) or shape[0] != a.shape[0]:
-        raise ShapeError(
-            f"scaled_grouped_matmul: scale_a has shape {shape}, and a has {a.shape[0]} rows, of which `rows` gathers.",
-            hint=f"give scale_a one element, {(a.shape[0],)}, or {(a.shape[0], ceil_div(a.shape[1], BLOCK))}.",
-        )
-    return gathered(scale if len(shape) == 2 else scale.reshape(-1, 1), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,31 +202,7 @@ def _alignment(views: GroupViews, gemm: Gemm, scaling: _Scaling, out: DType) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
-
-    device: int
-    make: Callable[[], Any]
-    plan: Plan | None
-    scattered: bool
-
-    def run(self, library: Any, arrays: Arrays) -> Any:
-        result, address = self.make(), library.address
-        if self.plan is None:
-            return result
-        a, b, scale_a, scale_b, offsets = arrays
-        if self.scattered:
-            offsets = library.tight(offsets)
-        scales = address(scale_a), address(scale_b)
-        addresses = (address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *scales)
-        with gpu_of(dispatcher(self.device), library):
-            self.plan.run(library.stream(self.device), addresses)
-        library.finished((*arrays, offsets, result), self.device)
-        return result
-
-
-_KNOWN: Remembered[_Known] = remembered()
+_KNOWN: Remembered[GroupCall] = remembered()
 """Calls made so far, by their keys."""
 
 
@@ -368,21 +253,23 @@ def compute_scaled_groups(
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
         _KNOWN.keep(key, known)
-    return known.run(library, arrays)
+    a, b, scale_a, scale_b, offsets = arrays
+    return known.run(library, a, b, offsets, (scale_a, scale_b))
 
 
-def _settled(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]) -> _Known:
+def _settled(
+    library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]
+) -> GroupCall:
     views = views_of_groups(library, arrays)
     groups, request = request_of_groups(views, options, room, moved)
     device = refuse_host_memory(library, views)
     refuse_device(device, request.gemm)
     make = library.maker(groups.shape, request.gemm.out, arrays[0])
     if 0 in groups.shape or not groups.count:
-        return _Known(device, make, None, False)
-    return _Known(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
+        return GroupCall(device, make, None, False)
+    return GroupCall(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
 
 
 def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    known = _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))]
-    return "" if known.plan is None else known.plan.words
+    return _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))].words

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory, gpu_of, refuse_other_library, writable_view
+from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library, writable_view
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import Options, result_format
@@ -57,10 +57,7 @@ def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> Quantize
         )
     k, n = view.shape
     kind = CodedWeight(n, k, codes, 0 if group == "column" else group)
-    if view.device is None:
-        raise HostMemory(
-            f"The array of {library.name} lies in host memory, not on a GPU.", hint="move it to the GPU first."
-        )
+    device_of(library, view)
     return QuantizedWeight(library, weight, view, kind)
 
 
@@ -247,6 +244,6 @@ def _is_read_as_it_lies(a: View) -> bool:
 
 
 def _is_plain(*arrays: Any) -> bool:
-    from tilewright.frontend.pytorch.entry import is_plain
+    from tilewright.frontend.pytorch.plain import is_plain
 
     return is_plain(*arrays)

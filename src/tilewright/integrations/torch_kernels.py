@@ -215,8 +215,23 @@ def _adding(name: str, dimensions: int, before: Any, keys: Any) -> Callable[...,
 
 def _plain_out(name: str, dimensions: int, before: Any, keys: Any) -> Callable[..., Any]:
     def kernel(a: Any, b: Any, *, out: Any) -> Any:
-        block = _block()
-        result = None if block is None else _product(block, dimensions, a, b, None, 1, 1, out)
+        block = _from_tls(_TLS) if _in_tls(_TLS) else None
+        if block is None:
+            return before.call_boxed(keys, a, b, out=out)
+        dtype, at_a, at_b, at_out = a.dtype, a.data_ptr(), b.data_ptr(), out.data_ptr()
+        key = (
+            name, dtype is _F32 and (_tf32() or block.precision),
+            dtype, a.shape, a.stride(), a.get_device(), at_a & 15,
+            b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15,
+            out.dtype, out.shape, out.stride(), out.get_device(), at_out & 15,
+        )  # fmt: skip
+        call: Any = MEMO.get(key)
+        addresses = at_a, at_b, at_out, 0, 0
+        if call is not None and not call.shares_memory(addresses):
+            call.launch(_LIBRARY.stream(call.device), *call.pick(addresses))
+            block.count()
+            return out
+        result = _product(block, dimensions, a, b, None, 1, 1, out, key)
         return before.call_boxed(keys, a, b, out=out) if result is None else result
 
     return kernel
@@ -295,7 +310,7 @@ def _product(
     )
     result = _unless_refused(block, lambda: compute(_LIBRARY, a, b, out, c, bias, options))
     if key is not None and result is not None:
-        call = MEMO.get(_LIBRARY.key(options, a, b, c, bias, None))
+        call = MEMO.get(_LIBRARY.key(options, a, b, c, bias, out))
         if call is not None and call.launch is not None:
             MEMO[key] = call
     return result

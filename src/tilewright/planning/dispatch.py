@@ -10,13 +10,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
@@ -76,6 +77,12 @@ _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
 
 
+_NOT_BUILT = (CompileError, LaunchError, LoweringError, ScheduleError)
+"""What is raised where a plan cannot be built."""
+
+Made = TypeVar("Made")
+
+
 class Dispatcher:
     """The plans of one GPU. `database`: plans that were measured; None to estimate always."""
 
@@ -103,16 +110,20 @@ class Dispatcher:
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request; the first time for a class of problems, kernels are compiled."""
-        found = self._plans.get(request)
+        return self._once(self._plans, request, lambda: self._kept.get(request) or self._made(request))
+
+    def _once(self, plans: dict[Any, Made], key: Any, make: Callable[[], Made]) -> Made:
+        """What is kept under a key, made where it is new."""
+        found = plans.get(key)
         if found is not None:
             return found
         self.refuse_fork()
         with self._lock, self.gpu.as_current():
-            found = self._plans.get(request)  # another thread may have made it meanwhile
+            found = plans.get(key)  # another thread may have made it meanwhile
             if found is None:
-                if len(self._plans) >= _KEPT_PLANS:
-                    self._plans.clear()
-                found = self._plans[request] = self._kept.get(request) or self._made(request)
+                if len(plans) >= _KEPT_PLANS:
+                    plans.clear()
+                found = plans[key] = make()
         return found
 
     def candidates(self, request: Request, most: int, seconds: float) -> list[Plan]:
@@ -178,20 +189,10 @@ class Dispatcher:
 
     def _other(self, key: Any, make: Callable[[], Plan], which: str, capturing: Callable[[], bool]) -> Plan:
         """A plan that is kept, made where it is new. which: is not there, in words."""
-        found = self._others.get(key)
-        if found is None:
+        if key not in self._others:
             self.refuse_fork()
-            if capturing():
-                raise LaunchError(
-                    f"The stream is recording a CUDA graph, and {which} is loaded yet.",
-                    note="compiling and loading cannot be recorded.",
-                    hint="make the same call once before the capture.",
-                )
-            with self._lock, self.gpu.as_current():
-                if len(self._others) >= _KEPT_PLANS:
-                    self._others.clear()
-                found = self._others[key] = make()
-        return found
+            refuse_capture(capturing(), which)
+        return self._once(self._others, key, make)
 
     def knows_ragged(self, request: Request) -> bool:
         """Whether `ragged` was asked the same before."""
@@ -203,22 +204,13 @@ class Dispatcher:
 
     def ragged(self, request: Request) -> Plan:
         """The plan of groups whose ends lie on the GPU, by a kernel that finds them itself."""
-        if request not in self._ragged:
-            self.refuse_fork()
-            with self._lock, self.gpu.as_current():
-                if len(self._ragged) >= _KEPT_PLANS:
-                    self._ragged.clear()
-                self._ragged[request] = self._made_ragged(request)
-        return self._ragged[request]
+        return self._once(self._ragged, request, lambda: self._made_ragged(request))
 
     def _made_ragged(self, request: Request) -> Plan:
         failures: list[TilewrightError] = []
         for config in ranked_ragged(request, self.spec):
-            try:
+            with self._noted(request.gemm, config, failures):
                 return ragged_plan(self.kernels, request, config)
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                failures.append(failure)
-                self.report(request.gemm, str(config), failure)
         if not failures:
             raise LaunchError(
                 f"Only wgmma multiplies {request.gemm.block_scales}, and no kernel of it reads these groups.",
@@ -236,30 +228,20 @@ class Dispatcher:
 
         Raises what building, compiling and loading the last resort raises.
         """
-        found = self._groups.get(requests)
-        if found is None:
-            self.refuse_fork()
-            with self._lock, self.gpu.as_current():
-                if len(self._groups) >= _KEPT_PLANS:
-                    self._groups.clear()
-                found = self._groups[requests] = self._made_group(requests)
-        return found
+        return self._once(self._groups, requests, lambda: self._made_group(requests))
 
     def _made_group(self, requests: tuple[Request, ...]) -> GroupPlan:
-        failures = []
+        failures: list[TilewrightError] = []
         gemms = [multiplied_on(self.spec, request.gemm) for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
         for config in (*(config for _, config in ranked_for_group(gemms, self.spec)), SAFE):
             first, *others = (as_multiplied_by(config, gemm) for gemm in dict.fromkeys(gemms))
-            try:
+            with self._noted(first, config, failures):
                 built = self.kernels.kernel(first, alignment, config, problems=Problems.LISTED, others=others)
                 grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
                 grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(requests))
                 launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
                 return GroupPlan(launch, tuple(column.name for column in built.kernel.columns))
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                failures.append(failure)
-                self.report(first, str(config), failure)
         raise failures[-1]
 
     def is_better_alone(self, requests: Sequence[Request]) -> bool:
@@ -319,15 +301,12 @@ class Dispatcher:
         for config in self._ranked(request):
             if registers_of(config) in spilling:
                 continue
-            try:
-                plan = plan_of(self.kernels, request, config)
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                if isinstance(failure, RegistersExceeded):
+            with self._noted(request.gemm, config, failures):
+                try:
+                    yield plan_of(self.kernels, request, config)
+                except RegistersExceeded:
                     spilling.add(registers_of(config))
-                failures.append(failure)
-                self.report(request.gemm, str(config), failure)
-            else:
-                yield plan
+                    raise
 
     def _gated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         """Plans of two products of one A: of one kernel, or one after the other, in the order of their estimates."""
@@ -338,15 +317,12 @@ class Dispatcher:
         alone: Iterator[tuple[float, PlanConfig | None]] = islice(in_one_kernel(request, self.spec), MOST_BUILT)
         safe: Iterator[tuple[float, PlanConfig | None]] = iter([(inf, SAFE)])
         for _, config in merge(alone, last, safe, key=itemgetter(0)):
-            try:
+            with self._noted(request.gemm, config, failures):
                 if config is None:
                     first, second = (self.plan(one) for one in apart)
                     yield joined(first, second, request.gemm)
                 else:
                     yield plan_of(self.kernels, request, config)
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                failures.append(failure)
-                self.report(request.gemm, str(config), failure)
 
     def _emulated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         """Plans of a product of f32 operands by their pieces, best first; none where f32 arithmetic is as good and
@@ -384,11 +360,8 @@ class Dispatcher:
 
     def _by_pieces(self, request: Request, inner: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         for config in self._ranked(inner):
-            try:
+            with self._noted(inner.gemm, config, failures):
                 yield emulated_plan(self.kernels, request, config)
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                failures.append(failure)
-                self.report(inner.gemm, str(config), failure)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of
@@ -433,7 +406,7 @@ class Dispatcher:
                     plan_of(self.kernels, alone, config)
                     found = self._orders[typical, every] = order_of(build_of(as_read(typical, config), config))
                     break
-                except (CompileError, LaunchError, LoweringError, ScheduleError):
+                except _NOT_BUILT:
                     continue
         assert found is not None  # SAFE is lowered for everything
         return found
@@ -446,6 +419,15 @@ class Dispatcher:
         except (LoweringError, ScheduleError):
             return False
 
+    @contextmanager
+    def _noted(self, gemm: Gemm, config: PlanConfig | None, failures: list[TilewrightError]) -> Iterator[None]:
+        """Within the block a plan is built; that it cannot be is noted and reported, and another one is tried."""
+        try:
+            yield
+        except _NOT_BUILT as failure:
+            failures.append(failure)
+            self.report(gemm, str(config), failure)
+
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def report(self, gemm: Gemm, config: str, failure: TilewrightError) -> None:
@@ -457,6 +439,16 @@ class Dispatcher:
         if isinstance(failure, (CompileError, BrokenRule)) and known not in self._reported:
             self._reported.add(known)
             say_once(f"Kernel {config} is left out for {gemm}, and another one runs: {failure.headline}")
+
+
+def refuse_capture(capturing: bool, which: str) -> None:
+    """Raises LaunchError where a stream is recording a graph. which: is not there, in words."""
+    if capturing:
+        raise LaunchError(
+            f"The stream is recording a CUDA graph, and {which} is loaded yet.",
+            note="compiling and loading cannot be recorded.",
+            hint="make the same call once before the capture.",
+        )
 
 
 _DISPATCHERS: dict[int, Dispatcher] = {}
@@ -492,4 +484,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Dispatcher", "dispatcher", "measured_plans", "use_database"]
+__all__ = ["Dispatcher", "dispatcher", "measured_plans", "refuse_capture", "use_database"]

@@ -1,13 +1,12 @@
 """Tuning: the plans that the library could run for a problem, ranked, measured and searched.
 
 space       every candidate for a problem, ranked by the cost model; why one is illegal
-processes, compiling     candidates compiled in other processes
+processes   that work beside this one; compiling: candidates that they rank and compile
 measure     held against float64 (sample), then timed
 claims      work that processes and machines share, in SQLite or PostgreSQL (storage)
 study       which candidate next: Optuna, for any number of workers; encoding
 fleet       a list of problems, shared likewise
 tune        all of these within a budget in seconds; session puts them together for one problem on a GPU
-table       many problems in one budget; short_lists and table_on_gpu are its two halves
 today       what `matmul` runs now
 
 What won is kept by `tilewright.winners`, which dispatch reads.

@@ -1,13 +1,11 @@
-"""Candidates compiled, in processes of their own."""
+"""Candidates ranked and compiled by other processes."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tilewright.artifacts import Cubin
@@ -18,8 +16,8 @@ from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda
-from tilewright.tuner.processes import Processes, told
-from tilewright.tuner.space import Space
+from tilewright.tuner.processes import Processes
+from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 
@@ -60,72 +58,76 @@ def prepare(space: Space, candidate: PlanConfig, arch: str, cache: CubinCache) -
     return Prepared(candidate, launches, plan, space.order(candidate).name, version_of_plan(plan))
 
 
-class Compilers(Processes):
-    """Processes that build the candidates of one problem."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is built: plans of one problem for one kind of device. like: as of `Space`. cache: a folder of kernels."""
 
-    def __init__(
-        self,
-        gemm: Gemm,
-        spec: DeviceSpec,
-        arch: str,
-        workers: int,
-        *,
-        like: ReductionOrder | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        super().__init__(workers, _start, gemm, spec, like, arch, cache)
+    gemm: Gemm
+    spec: DeviceSpec
+    like: ReductionOrder | None
+    arch: str
+    cache: Path | None = None
+
+
+class Compilers:
+    """Processes that rank and build candidates, of one problem after another. cache: a folder of kernels."""
+
+    def __init__(self, processes: Processes, *, cache: Path | None = None) -> None:
+        self.processes, self.cache = processes, cache
+
+    def of(self, gemm: Gemm, spec: DeviceSpec, arch: str, like: ReductionOrder | None = None) -> Builds:
+        """The candidates of one problem."""
+        return Builds(self.processes, Work(gemm, spec, like, arch, self.cache))
+
+    def ranked(
+        self, gemm: Gemm, spec: DeviceSpec, *, family: str | None, like: ReductionOrder | None, today: PlanConfig
+    ) -> Future[tuple[Candidate, ...]]:
+        """`Space.ranked` of a problem, by one of the processes; its result raises as `make_space`."""
+        return self.processes.call(_ranked, gemm, spec, family, like, today)
+
+
+class Builds:
+    """The candidates of one problem, built by processes."""
+
+    def __init__(self, processes: Processes, work: Work) -> None:
+        self._processes, self._work = processes, work
         self._begun: dict[PlanConfig, Future[Prepared]] = {}
-        self._all_started = False
 
     @property
     def ahead(self) -> int:
         """Candidates that are worth having in work: each process busy, and some finished."""
-        return 2 * self.workers + 2
+        return 2 * self._processes.workers + 2
+
+    def begin(self, candidates: Iterable[PlanConfig]) -> None:
+        """Begin with the candidates that will be submitted first."""
+        for candidate in candidates:
+            if candidate not in self._begun:
+                self._begun[candidate] = self._processes.call(_prepared, self._work, candidate)
 
     def submit(self, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""
-        return self._begun.pop(candidate, None) or self.call(_prepared, candidate)
-
-    def begin(self, candidates: Iterable[PlanConfig] = ()) -> None:
-        """Begin with the candidates that will be submitted first, and start all processes: a pool starts one for each
-        piece of work that finds none idle, and a process takes a second to import what it needs."""
-        for candidate in candidates:
-            if candidate not in self._begun:
-                self._begun[candidate] = self.call(_prepared, candidate)
-        if not self._all_started:
-            self._all_started = True
-            threading.Thread(target=self._start_all, daemon=True).start()
-
-    def _start_all(self) -> None:
-        with suppress(RuntimeError):  # the search has ended already
-            for _ in range(self.workers):
-                self._pool.submit(os.getpid)
+        return self._begun.pop(candidate, None) or self._processes.call(_prepared, self._work, candidate)
 
 
-@dataclass(frozen=True)
-class _Work:
-    space: Space
-    arch: str
-    cache: CubinCache
+# -- in the processes ----------------------------------------------------------------------------------------------
 
 
-_WORK: list[_Work] = []
-"""Of this process, if it is one of the compilers."""
+def _ranked(
+    gemm: Gemm, spec: DeviceSpec, family: str | None, like: ReductionOrder | None, today: PlanConfig
+) -> tuple[Candidate, ...]:
+    return make_space(gemm, spec, family=family, like=like, today=today).ranked
 
 
-def _start(
-    gemm: Gemm,
-    spec: DeviceSpec,
-    like: ReductionOrder | None,
-    arch: str,
-    cache: Path | None,
-) -> None:
-    _WORK[:] = [_Work(Space(gemm, spec, (), like=like), arch, CubinCache(cache))]
+@lru_cache(1)
+def _space(work: Work) -> tuple[Space, CubinCache]:
+    return Space(work.gemm, work.spec, (), like=work.like), CubinCache(work.cache)
 
 
-def _prepared(candidate: PlanConfig) -> Prepared:
-    (work,) = _WORK
+def _prepared(work: Work, candidate: PlanConfig) -> Prepared:
     try:
-        return prepare(work.space, candidate, work.arch, work.cache)
-    except Exception as failure:
-        raise told(failure) from None
+        space, cache = _space(work)
+        return prepare(space, candidate, work.arch, cache)
+    except TilewrightError:
+        raise
+    except Exception as failure:  # a bug is no reason to lose the search
+        raise TilewrightError(f"a bug in tilewright: {type(failure).__name__}: {failure}") from None

@@ -69,8 +69,7 @@ class Measurer(Protocol):
 class GpuMeasurer:
     """Candidates of one problem on a GPU.
 
-    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed. given: a
-    reference that is made already. kernels: that are loaded already, by their text; those of this problem are added.
+    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed.
     """
 
     def __init__(
@@ -78,27 +77,26 @@ class GpuMeasurer:
         gpu: Gpu,
         gemm: Gemm,
         find_peers: Callable[[], Mapping[str, Launch]] = dict,
-        *,
-        given: Sample | None = None,
-        kernels: dict[CudaSource, LoadedKernel] | None = None,
     ) -> None:
         self.gpu, self.gemm = gpu, gemm
         self._find_peers = find_peers
-        self._given = given
         self._beside = ThreadPoolExecutor(1)
-        self._kernels = {} if kernels is None else kernels
+        self._kernels: dict[CudaSource, LoadedKernel] = {}
         self._scratch: DeviceArray | None = None
         self._room_bytes = 0
         self._best_us = inf
 
     def begin(self) -> None:
-        """Begin to compute the reference, in a thread of its own, and to look for cuBLAS: half a gigabyte to open."""
+        """Begin to compute the reference, in a thread of its own."""
         _ = self._sample_made
+
+    def begin_peers(self) -> None:
+        """Begin to look for cuBLAS: half a gigabyte to open, which from a cold disk would delay a first measurement."""
         self._beside.submit(library)
 
     @cached_property
     def _sample_made(self) -> Future[Sample]:
-        return self._beside.submit(lambda: self._given or sample_of(RepeatedOperands(self.gemm)))
+        return self._beside.submit(lambda: sample_of(RepeatedOperands(self.gemm)))
 
     @cached_property
     def peers(self) -> Mapping[str, Launch]:
@@ -110,7 +108,9 @@ class GpuMeasurer:
 
     def measure(self, prepared: Prepared) -> Measured:
         with self._alive_after(prepared.candidate):
-            launch, relative_error = self._right(prepared)
+            self._make_room(prepared.plan.scratch_bytes)
+            launch = self._launch(prepared)
+            relative_error = self._checked(launch)
             hopeless_us = HOPELESS * self._best_us + HOST_US
             found = measure(
                 *(self.gpu, {"it": launch}, self._rotated), rounds=ROUNDS, graph_ms=GRAPH_MS, hopeless_us=hopeless_us
@@ -118,16 +118,6 @@ class GpuMeasurer:
         timing = found["it"]
         self._best_us = min(self._best_us, timing.median_us)
         return Measured(timing.median_us, prepared.registers, relative_error, prepared.kernel, prepared.order)
-
-    def check(self, prepared: Prepared) -> float:
-        """The relative error. Raises TilewrightError for a wrong result."""
-        with self._alive_after(prepared.candidate):
-            return self._right(prepared)[1]
-
-    def _right(self, prepared: Prepared) -> tuple[Launch, float]:
-        self._make_room(prepared.plan.scratch_bytes)
-        launch = self._launch(prepared)
-        return launch, self._checked(launch)
 
     def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
         self._make_room(max((one.plan.scratch_bytes for one in prepared.values()), default=0))

@@ -1,7 +1,9 @@
-"""Processes that build and compile while the GPU measures in this one.
+"""Processes that rank and compile candidates while the GPU measures in this one.
 
 Processes and not threads: most of the time to a kernel is Python. They are started afresh (`spawn`: CUDA does not
-survive a fork) and end with this one, however it ends, because each waits for the far end of a pipe.
+survive a fork) and end with this one, however it ends, because each waits for the far end of a pipe. A thread of this
+process hands work to each, so that one which dies takes its own work with it alone, and none is waited for at the end.
+This file imports nothing of the library, so that processes can be started before it is imported here.
 """
 
 from __future__ import annotations
@@ -10,53 +12,61 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from time import sleep
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-from tilewright.errors import TilewrightError
-
 Result = TypeVar("Result")
+Job = tuple[Callable[..., Any], tuple[object, ...]]
+
+FIRST = 2
+"""Processes that a command needs before its first measurement: one ranks, one builds what runs today."""
 
 
 class Processes:
-    """So many processes, each of which calls `start(*ask)` first. Used in a `with` block."""
+    """So many processes, each of which imports a module before there is work. Used in a `with` block.
 
-    def __init__(self, workers: int, start: Callable[..., None], *ask: object) -> None:
-        self.workers = workers
-        self._start, self._ask = start, ask
-        self._reader, self._writer = get_context("spawn").Pipe(duplex=False)
-        self._pool = self._started()
+    That takes half a second: `start` starts the first ones, and later the others, which would slow this process down.
+    """
+
+    def __init__(self, workers: int, module: str = "tilewright.tuner.compiling") -> None:
+        self.workers, self._module = workers, module
+        self._context = get_context("spawn")
+        self._life, self._end = self._context.Pipe(duplex=False)
+        self._work: SimpleQueue[tuple[Future[Any], Job]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._serving = 0
+        self._running: dict[int, BaseProcess] = {}
+        self._is_closed = False
+
+    def start(self, count: int) -> None:
+        """Have so many processes, at most all."""
+        with self._lock:
+            while self._serving < min(count, self.workers) and not self._is_closed:
+                self._serving += 1
+                threading.Thread(target=self._serve, daemon=True).start()
 
     def call(self, work: Callable[..., Result], *given: object) -> Future[Result]:
-        """`work(*given)` in one of the processes."""
-        from concurrent.futures.process import BrokenProcessPool
-
-        try:
-            return self._pool.submit(work, *given)
-        except BrokenProcessPool:  # the compiler took its process down with it
-            self._pool = self._started()
-            return self._pool.submit(work, *given)
+        """`work(*given)` in one of the processes. Raises BrokenProcessPool if that died of it."""
+        future: Future[Result] = Future()
+        self._work.put((future, (work, given)))
+        if not self._serving:
+            self.start(1)
+        return future
 
     def close(self) -> None:
         """Ends the processes now, whatever they are at."""
-        self._drop_what_waits()
-        self._writer.close()
-        self._reader.close()
-
-    def _drop_what_waits(self) -> None:
-        """Cancels all work that has not begun, and waits until the pool knows: Python 3.11's prints a traceback when
-        its processes end while it holds work that somebody cancelled."""
-        from concurrent.futures.process import BrokenProcessPool
-
-        with suppress(BrokenProcessPool):
-            last = self._pool.submit(os.getpid)
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            while not (last.done() or last.running()):
-                sleep(0.001)
+        self._is_closed = True  # seen by threads that wait for the lock
+        with self._lock:
+            for process in self._running.values():
+                process.kill()
+        self._end.close()
 
     def __enter__(self) -> Self:
         return self
@@ -64,25 +74,54 @@ class Processes:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _started(self) -> ProcessPoolExecutor:
-        ask: Any = (self._reader, self._start, *self._ask)
-        begin: Any = _begin
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=begin, initargs=ask)
+    def _serve(self) -> None:
+        """Hand work to a process, and begin another one where it dies."""
+        while (far_end := self._started()) is not None:
+            while True:
+                future, job = self._work.get()
+                if not future.set_running_or_notify_cancel():
+                    continue
+                try:
+                    far_end.send(job)
+                    is_good, answer = far_end.recv()
+                except (EOFError, OSError):
+                    future.set_exception(BrokenProcessPool("The process that worked on it has died."))
+                    break
+                except Exception as failure:  # the work, or its answer, cannot travel
+                    future.set_exception(failure)
+                    continue
+                future.set_result(answer) if is_good else future.set_exception(answer)
+
+    def _started(self) -> Connection | None:
+        """The near end of a pipe to a new process; None where there shall be no more."""
+        near, far = self._context.Pipe()
+        process = self._context.Process(target=_serve_jobs, args=(far, self._life, self._module), daemon=True)
+        with self._lock:
+            if self._is_closed:
+                return None
+            process.start()
+            self._running[threading.get_ident()] = process
+        far.close()
+        return near
 
 
-def _begin(life: Connection, start: Callable[..., None], *ask: Any) -> None:
+# -- in a process --------------------------------------------------------------------------------------------------
+
+
+def _serve_jobs(jobs: Connection, life: Connection, module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that measures
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
-    start(*ask)
+    import_module(module)
+    with suppress(EOFError, OSError):  # the process that measures has ended
+        while True:
+            work, given = jobs.recv()
+            try:
+                answer: tuple[bool, Any] = True, work(*given)
+            except Exception as failure:  # is the answer
+                answer = False, failure
+            jobs.send(answer)
 
 
 def _end_with(life: Connection) -> None:
     life.poll(None)
     os._exit(0)
-
-
-def told(failure: Exception) -> TilewrightError:
-    """What a candidate raised, as what can travel between processes; a bug is no reason to lose the search."""
-    if isinstance(failure, TilewrightError):
-        return TilewrightError(failure.headline)
-    return TilewrightError(f"a bug in tilewright: {type(failure).__name__}: {failure}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from itertools import chain, islice, zip_longest
 from time import monotonic
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.tuner.compiling import Compilers
+from tilewright.errors import TilewrightError
+from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
-from tilewright.tuner.tune import Outcome, Progress, Tuning
+from tilewright.tuner.tune import Early, Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
@@ -47,26 +49,35 @@ def study_name(space: Space) -> str:
     return f"{Key.of(space.spec, space.gemm)}; space {space.digest}, sources {sources_version()}"
 
 
-@contextmanager
 def begun(
     measurer: GpuMeasurer,
     spec: DeviceSpec,
-    workers: int,
+    compilers: Compilers,
     *,
     like: ReductionOrder | None = None,
     first: Sequence[PlanConfig] = (),
-) -> Iterator[Compilers]:
-    """What needs no space to begin: processes that compile are started, with the first candidates, and the reference is
-    computed, while this process goes on."""
-    with Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers:
-        compilers.begin(first)
-        measurer.begin()
-        yield compilers
+) -> Builds:
+    """What needs no space to begin: the first candidates are compiled and the reference is computed, while this process
+    goes on."""
+    builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
+    builds.begin(first)
+    measurer.begin()
+    return builds
+
+
+def measured_early(builds: Builds, measurer: GpuMeasurer, candidate: PlanConfig) -> tuple[Early, ...]:
+    """A candidate measured before there is a space; empty where it fails, of which the search will say why."""
+    try:
+        prepared = builds.submit(candidate).result()
+        measured = measurer.measure(prepared)
+    except (TilewrightError, BrokenProcessPool):
+        return ()
+    return (Early(candidate, prepared, measured, monotonic()),)
 
 
 def tune(
     space: Space,
-    compilers: Compilers,
+    builds: Builds,
     measurer: GpuMeasurer,
     *,
     storage: str,
@@ -74,21 +85,24 @@ def tune(
     started: float | None = None,
     now: Callable[[], float] = monotonic,
     rivals: Sequence[PlanConfig] = (),
+    early: Sequence[Early] = (),
     progress: Progress = lambda state: None,
 ) -> Outcome:
-    """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included."""
+    """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included. rivals, early: as of
+    `Tuning`."""
     started = now() if started is None else started
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
-    compilers.begin(first[: compilers.ahead])
+    builds.begin(first[: builds.ahead])
     with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
         tuning = Tuning(
-            *(study, compilers, measurer),
+            *(study, builds, measurer),
             seconds=seconds,
             started=started,
             now=now,
             rivals=tuple(rivals),
+            early=early,
             progress=progress,
         )
         return tuning.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
 from tilewright.tuner.claims import Claim
-from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measurer
+from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measured, Measurer
 from tilewright.tuner.study import Result, TuningStudy
 from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.plan_config import PlanConfig
@@ -58,21 +58,36 @@ class State:
 
 @dataclass(slots=True)
 class Pace:
-    """How many candidates a process has measured, and when: seconds from the start of its search to the end of the
-    first measurement, and of the last."""
+    """How many candidates a process has measured, and when: seconds from its start to the end of the first measurement,
+    of the first one of the search itself, and of the last. early: of them, those before the search."""
 
     measured: int = 0
+    early: int = 0
     first_s: float = 0.0
+    since_s: float = 0.0
     last_s: float = 0.0
 
-    def count(self, at_s: float) -> None:
-        self.measured += 1
-        self.first_s, self.last_s = self.first_s or at_s, at_s
+    def count(self, at_s: float, *, early: bool = False) -> None:
+        self.measured, self.early = self.measured + 1, self.early + early
+        self.first_s, self.last_s = min(self.first_s or at_s, at_s), max(self.last_s, at_s)
+        if not early:
+            self.since_s = self.since_s or at_s
 
     @property
     def per_second(self) -> float | None:
-        """Behind the first one; None where there is no other."""
-        return (self.measured - 1) / (self.last_s - self.first_s) if self.last_s > self.first_s else None
+        """Behind the first one of the search; None where there is no other."""
+        span_s = self.last_s - self.since_s
+        return (self.measured - self.early - 1) / span_s if self.since_s and span_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """A candidate that was measured before its search began. at_s: when, of the search's clock."""
+
+    candidate: PlanConfig
+    prepared: Any
+    measured: Measured
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ class Tuning:
     """One search by this process.
 
     seconds: the budget, of `now`'s seconds since `started`. rivals: candidates that are among the finalists whatever
-    they took in the search, such as an earlier winner.
+    they took in the search, such as an earlier winner. early: what was measured before.
     """
 
     def __init__(
@@ -119,6 +134,7 @@ class Tuning:
         started: float | None = None,
         now: Callable[[], float] = monotonic,
         rivals: tuple[PlanConfig, ...] = (),
+        early: Sequence[Early] = (),
         progress: Progress = lambda state: None,
     ) -> None:
         self.study, self.compilers, self.measurer = study, compilers, measurer
@@ -128,7 +144,8 @@ class Tuning:
         self.pace = Pace()
         self._search_started = now()
         self._crashes: Counter[PlanConfig] = Counter()
-        self._prepared: dict[PlanConfig, Any] = {}
+        self._early = {one.candidate: one for one in early}
+        self._prepared: dict[PlanConfig, Any] = {one.candidate: one.prepared for one in early}
         """What was measured here: a finalist need not wait for the compilers, which are busy until the end."""
 
     def run(self) -> Outcome:
@@ -164,6 +181,11 @@ class Tuning:
                     claim = self.study.claim()
                     if claim is None:
                         all_taken = self.study.free_the_dead() == 0
+                        continue
+                    if claim.candidate in self._early:
+                        one = self._early[claim.candidate]
+                        self.pace.count(one.at_s - self.started, early=True)
+                        self.study.tell(claim, one.measured)
                         continue
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:

@@ -5,30 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import extras
-from tilewright.errors import ProblemError
 from tilewright.frontend.combining import Listed, check_rows, compute_combined
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Combining rows of tensors of PyTorch")
 
 
 def combined(x: Any, rows: Any, weights: Any) -> Any:
     """A call with tensors of PyTorch."""
-    given = [one for one in (rows, weights) if one is not None]
-    for tensor in given:
-        if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(f"combine_rows: x is a tensor of PyTorch beside a {type(tensor).__name__}.")
-    if not torch.compiler.is_compiling() and not x.is_meta and is_plain(x, *given):
-        try:
-            return _computed(x, rows, weights)
-        except NoMemory:
-            pass
-    return torch.ops.tilewright.combine_rows(x, rows, weights)
+    given = {"rows": rows} if weights is None else {"rows": rows, "weights": weights}
+    refuse_others(**given)
+    result = at_once(lambda: _computed(x, rows, weights), x, *given.values())
+    return result if result is not None else torch.ops.tilewright.combine_rows(x, rows, weights)
 
 
 def _computed(x: Any, rows: Any, weights: Any = None) -> Any:
@@ -40,7 +30,7 @@ def _computed(x: Any, rows: Any, weights: Any = None) -> Any:
 
 def _on_the_host(x: Any, rows: Any, weights: Any) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_once("tilewright.combine_rows computes with PyTorch: the tensors lie in host memory, not on a GPU.")
+    say_by_pytorch("combine_rows")
     count, terms = check_rows(x, rows, weights)
     with torch.no_grad():
         named = rows.reshape(count, terms).long()

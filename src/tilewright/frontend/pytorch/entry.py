@@ -12,14 +12,11 @@ from tilewright import extras
 from tilewright.frontend.compute import HostMemory, compute
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.options import Options
-from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.frontend.pytorch.plain import LIBRARY, PLAIN, compute_plain, observers
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _grad_enabled = torch.is_grad_enabled
-_observers = getattr(torch._C, "_len_torch_dispatch_stack", int)
-"""How many modes look at every operator: a tracer, a counter of operations."""
 _forward = torch.autograd.forward_ad
 
 
@@ -29,12 +26,12 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, oper
         from tilewright.frontend.pytorch.functions import with_function
 
         return with_function(a, b, out, c, bias, options, operands)
-    plain = _PLAIN
+    plain = PLAIN
     if (
         type(a) in plain and type(b) in plain
         and (out is None or type(out) in plain) and (c is None or type(c) in plain)
         and (bias is None or type(bias) in plain)
-        and not _observers() and _forward._current_level < 0
+        and not observers() and _forward._current_level < 0
         and not (_grad_enabled() and _wants_gradients(a, b, out, c, bias))
     ):  # fmt: skip
         try:
@@ -50,13 +47,6 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, oper
     from tilewright.frontend.pytorch.operator import call, words_of
 
     return call(a, b, out, c, bias, words_of(options))
-
-
-def is_plain(*tensors: Any) -> bool:
-    """Whether PyTorch need not see a call with some tensors."""
-    if not all(type(tensor) in _PLAIN for tensor in tensors) or _observers() or _forward._current_level >= 0:
-        return False
-    return not (_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
 
 def _wants_gradients(a: Any, b: Any, out: Any, c: Any, bias: Any) -> bool:

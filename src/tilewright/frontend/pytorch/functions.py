@@ -24,10 +24,9 @@ from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.options import Options, options_of
-from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.operator import multiply, refuse_gradients, words_of
-from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain
+from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, is_plain
 from tilewright.frontend.tracing import Traced, factor_name, operand_name, traced_of
 from tilewright.problem.derivative import derivative, gradient, plus, times
 from tilewright.problem.functions import Activation, Elementary, Function, Operation

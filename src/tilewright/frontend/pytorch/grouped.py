@@ -7,11 +7,9 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options, options_asked, options_of
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others
 from tilewright.frontend.pytorch.registering import registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
@@ -22,16 +20,10 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...], room: Room | None = None) -> Any:
     """A call with tensors of PyTorch. asked: the arguments of `options_of`. room: as of `compute_groups`."""
-    for name, tensor in (("b", b), ("offsets", offsets)):
-        if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
-            )
-    if not torch.compiler.is_compiling() and not a.is_meta and is_plain(a, b, offsets):
-        try:
-            return _computed(a, b, offsets, options_asked(*asked), room)
-        except NoMemory:
-            pass
+    refuse_others(b=b, offsets=offsets)
+    result = at_once(lambda: _computed(a, b, offsets, options_asked(*asked), room), a, b, offsets)
+    if result is not None:
+        return result
     know_sharding("grouped_matmul")
     words = () if room is None else (room.capacity, room.expected)
     return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked), *words)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright import extras
 from tilewright.dtypes import DType
+from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory, compute
-from tilewright.frontend.libraries import library_of
+from tilewright.frontend.libraries import NoMemory, library_of
 from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
@@ -21,6 +22,43 @@ from tilewright.notices import say_once
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 LIBRARY: Any = library_of(torch.empty(0))
+
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+observers: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)
+"""How many modes look at every operator: a tracer, a counter of operations."""
+
+
+def is_plain(*tensors: Any) -> bool:
+    """Whether PyTorch need not see a call with some tensors."""
+    if not all(type(tensor) in PLAIN for tensor in tensors) or observers() or has_tangents():
+        return False
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+
+
+def at_once(call: Callable[[], Any], *tensors: Any) -> Any:
+    """The result of a call whose tensors are plain and lie in memory; None where PyTorch must see it as an operator."""
+    if torch.compiler.is_compiling() or tensors[0].is_meta or not is_plain(*tensors):
+        return None
+    try:
+        return call()
+    except NoMemory:
+        return None
+
+
+def say_by_pytorch(name: str) -> None:
+    """A warning, once, that a call is computed by PyTorch on the CPU."""
+    say_once(
+        f"tilewright.{name} computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
+    )
+
+
+def refuse_others(**named: Any) -> None:
+    """Raises ProblemError for an argument that is not a tensor."""
+    for name, tensor in named.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ProblemError(
+                f"{name} is a {type(tensor).__name__}, beside tensors of PyTorch.", hint="pass a tensor."
+            )
 
 
 def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
@@ -36,9 +74,7 @@ def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options,
 
 def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_once(
-        "tilewright.matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
-    )
+    say_by_pytorch("matmul")
     with torch.no_grad():
         wide = options.alpha * torch.matmul(a.float(), b.float())
         wide = wide if c is None else wide + options.beta * c.float()

@@ -7,12 +7,9 @@ from typing import Any
 from tilewright import extras
 from tilewright.dtypes import DType
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
-from tilewright.notices import say_once
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE, Groups
 
 torch: Any = extras.require("torch", "Quantising tensors of PyTorch")
@@ -20,14 +17,9 @@ torch: Any = extras.require("torch", "Quantising tensors of PyTorch")
 
 def quantized(x: Any, scales: Any, dtype: Any) -> tuple[Any, Any]:
     """A call with a tensor of PyTorch."""
-    if not torch.compiler.is_compiling():
-        asked = checked_words(scales, dtype)
-        if is_plain(x) and not x.is_meta:
-            try:
-                return _computed(x, *asked)
-            except NoMemory:
-                pass
-    found: tuple[Any, Any] = torch.ops.tilewright.quantize(x, *_words_asked(scales, dtype))
+    found: tuple[Any, Any] | None = at_once(lambda: _computed(x, *checked_words(scales, dtype)), x)
+    if found is None:
+        found = torch.ops.tilewright.quantize(x, *_words_asked(scales, dtype))
     return found
 
 
@@ -46,7 +38,7 @@ def _computed(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
 
 def _on_the_host(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
     """The same by PyTorch on the CPU; a warning says so once."""
-    say_once("tilewright.quantize computes with PyTorch: the tensor lies in host memory, not on a GPU.")
+    say_by_pytorch("quantize")
     with torch.no_grad():
         wide, kind = x.float(), LIBRARY.to_torch[out]
         most = torch.finfo(kind).max

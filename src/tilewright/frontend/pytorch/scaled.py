@@ -7,10 +7,8 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY, results_of
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.scaled import (
     Arrays,
@@ -22,7 +20,6 @@ from tilewright.frontend.scaled import (
 )
 from tilewright.frontend.scales import BLOCK, scaling_of
 from tilewright.frontend.shapes import product_of
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -42,12 +39,7 @@ def _of_plain(arrays: Arrays, options: ScaledOptions) -> Any:
     given = [array for array in arrays if array is not None]
     if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
         return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
-    if is_plain(*given) and not any(tensor.is_meta for tensor in given):
-        try:
-            return _computed(arrays, options)
-        except NoMemory:
-            pass
-    return None
+    return at_once(lambda: _computed(arrays, options), *given)
 
 
 _LEAST = 4
@@ -85,10 +77,7 @@ def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
 
 def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_once(
-        "tilewright.scaled_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to "
-        "the GPU."
-    )
+    say_by_pytorch("scaled_matmul")
     a, b, scale_a, scale_b, bias, out, *operands = arrays
     with torch.no_grad():
         found = multiplied(a, b, scale_a, scale_b)

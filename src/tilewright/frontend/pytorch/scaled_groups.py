@@ -6,11 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import extras
-from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
@@ -22,23 +19,16 @@ from tilewright.frontend.scaled_groups import (
     compute_scaled_groups,
     transposed,
 )
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 
 def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None = None) -> Any:
     """A call with tensors of PyTorch."""
-    for name, tensor in zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True):
-        if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
-            )
-    if not torch.compiler.is_compiling() and not arrays[0].is_meta and is_plain(*arrays):
-        try:
-            return _computed(arrays, scaled_options(out_dtype, fast), room)
-        except NoMemory:
-            pass
+    refuse_others(**dict(zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True)))
+    result = at_once(lambda: _computed(arrays, scaled_options(out_dtype, fast), room), *arrays)
+    if result is not None:
+        return result
     words = () if room is None else (room.capacity, room.expected)
     return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *words_asked(out_dtype, fast), *words)
 
@@ -55,10 +45,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions, room: Room | None) -> A
     other = transposed(arrays)
     if other is not None:
         return _on_the_host(other, options, room).T
-    say_once(
-        "tilewright.scaled_grouped_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move "
-        "them to the GPU."
-    )
+    say_by_pytorch("scaled_grouped_matmul")
     a, b, scale_a, scale_b, offsets = arrays
     result = _shaped(a, b, scale_a, scale_b, offsets, LIBRARY.to_torch[options.out_dtype]).zero_()
     sizes = offsets.tolist()

@@ -41,7 +41,7 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
         case async_stmt.SignalFlag():
-            name = "signal_flag" if stmt.releases else "set_flag"
+            name = "add_to_flag" if stmt.adds else "signal_flag" if stmt.releases else "set_flag"
             return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
         case async_stmt.WaitFlag():
             name = "wait_count" if stmt.or_later else "wait_flag"

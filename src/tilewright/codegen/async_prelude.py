@@ -219,6 +219,15 @@ def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
     )
 
 
+def _add_to_flag(scope: Scope) -> str:
+    return _plain(
+        "Adds to the flag; what was done before is visible to whoever finds the sum.",
+        f"{flag_name('add_to_flag', scope)}(int* flag, int value)",
+        f"red.release.{scope.value}.global.add.s32 [%0], %1",
+        '"l"(flag), "r"(value)',
+    )
+
+
 _CLUSTER_BARRIER = f"""\
 // All threads of all blocks of the cluster meet. It orders no memory: what new barriers need, their fence has done.
 {_HEAD} void cluster_barrier() {{
@@ -314,6 +323,7 @@ def _mbarriers() -> dict[str, str]:
         **{flag_name("wait_count", scope): _wait_flag(scope, or_later=True) for scope in Scope},
         **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
         **{flag_name("set_flag", scope): _signal_flag(scope, releases=False) for scope in Scope},
+        **{flag_name("add_to_flag", scope): _add_to_flag(scope) for scope in Scope},
     }
 
 

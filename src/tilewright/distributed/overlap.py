@@ -17,6 +17,7 @@ from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
+    MOST_PIECES,
     Add,
     Await,
     Buffer,
@@ -24,6 +25,7 @@ from tilewright.distributed.timeline import (
     Exchange,
     Lane,
     Multiply,
+    Send,
     Signal,
     Step,
 )
@@ -54,10 +56,6 @@ _WITH_ADDED = 1.2
 
 _ARRIVING, _SHARED = 1.01, 1.04
 """What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
-
-_SHARED_US, _SHARED_GB_PER_S = 6.0, 255.0
-"""Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
-are multiplied for as long as the link is slower than these."""
 
 _EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
 """Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
@@ -130,6 +128,11 @@ def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> f
     return _Ranks(steps, work, costs).finish()
 
 
+def _flags_of(step: Multiply) -> list[tuple[int, int]]:
+    """The flags that a product which ranks share finds, if it has own rows: peers and channels."""
+    return [(peer, DATA + piece) for peer in step.shared for piece in range(MOST_PIECES) if step.target.count]
+
+
 class _Ranks:
     """All ranks while their steps run."""
 
@@ -144,8 +147,10 @@ class _Ranks:
         self.free_at = dict.fromkeys(self.lanes, 0.0)
         self.ended: list[dict[int, float]] = [{} for _ in ranks]
         self.begun: dict[tuple[int, int], float] = {}
-        """When own tiles of a product that ranks share are done, or a rank has come to an exchange, until what the
-        others send is there."""
+        """When a product that ranks share comes to own tiles, or a rank to an exchange, until what the others send is
+        there."""
+        self.done_at = dict[tuple[int, int, int], float]()
+        """When a rank has computed a piece of a peer's rows."""
         self.set_at = dict[tuple[int, int, int], float]()
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
@@ -176,13 +181,16 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
+        if isinstance(step, Send):
+            done = self.done_at.get((rank, step.peer, step.piece))
+            return None if done is None else max(at, done)
         if not isinstance(step, Multiply | Exchange):
             return at
         own = self.begun.get((rank, waiting[0]))
-        if isinstance(step, Exchange):
-            awaited = () if own is None else self._peers(rank)
-        else:
-            awaited = step.arrivals if own is None else step.shared if step.target.count else ()
+        if isinstance(step, Multiply) and own is not None:
+            sent = [(rank, *flag) for flag in _flags_of(step)]
+            return own if all(flag in self.set_at for flag in sent) else None
+        awaited = step.arrivals if isinstance(step, Multiply) else () if own is None else self._peers(rank)
         if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
         return at if own is None else max([own, *(self.set_at[rank, peer, DATA] for peer in awaited)])
@@ -192,7 +200,7 @@ class _Ranks:
         number = self.lanes[place][0]
         step = self.steps[rank][number]
         if isinstance(step, Multiply) and step.shared and (rank, number) not in self.begun:
-            self.begun[rank, number] = self._shared(at, rank, step)
+            self.begun[rank, number] = self._others(at, rank, step)
             return
         if isinstance(step, Exchange) and (rank, number) not in self.begun:
             self.begun[rank, number] = at + _LAUNCH_US
@@ -219,10 +227,12 @@ class _Ranks:
                 for peer in self._peers(rank):
                     del self.set_at[rank, peer, DATA]
                 end = at + self._exchanged(step)
+            case Send():
+                size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / MOST_PIECES
+                end = at + link.copy_us(size)
+                self.set_at[step.peer, rank, DATA + step.piece] = end + link.flag_us
             case Multiply(shared=(_, *_)):
-                for peer in step.shared if step.target.count else ():
-                    del self.set_at[rank, peer, DATA]
-                end = at
+                end = self._own(at, rank, step)
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
@@ -251,28 +261,34 @@ class _Ranks:
             heapq.heappush(sms, begin + each)
         return end + added
 
-    def _shared(self, at: float, rank: int, step: Multiply) -> float:
-        """Tiles of peers' rows, which are sent as they are done, then own tiles; when these are done."""
-        link, width = self.costs.link, self._width(Buffer.RECEIVED)
+    def _others(self, at: float, rank: int, step: Multiply) -> float:
+        """Tiles of peers' rows, piece by piece; when the product has begun."""
+        begin = at + _LAUNCH_US
+        for peer in step.shared:
+            ends = self._pieces(rank, step, peer, begin, [begin] * MOST_PIECES)
+            self.done_at |= {(rank, peer, piece): end for piece, end in enumerate(ends)}
+        return begin
+
+    def _own(self, begin: float, rank: int, step: Multiply) -> float:
+        """Own tiles, none of which ends before the others' parts of its piece are there; when all are done."""
+        there = [begin] * MOST_PIECES
+        for peer, channel in _flags_of(step):
+            there[channel - DATA] = max(there[channel - DATA], self.set_at[rank, peer, channel])
+        return max(self._pieces(rank, step, rank, begin, there))
+
+    def _pieces(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
+        """When each piece of a rank's tiles is done. there: when its tiles can end."""
         count, each = self.costs.tiles(step.source.count, self.work)
-        each *= _SHARED
-        sms, ends, done, rows = self.sms[rank], list[float](), 0, 0
-        for owner in (*step.shared, rank):
-            rows += self.work.rows[owner]
-            until, end = count * rows // max(step.source.count, 1), at
-            for _ in range(done, until):
-                begin = max(heapq.heappop(sms), at + _LAUNCH_US)
-                end = max(end, begin + each)
-                heapq.heappush(sms, begin + each)
-            done = until
-            sent = at + _LAUNCH_US + link.latency_us + rows * width / min(link.gb_per_s, _SHARED_GB_PER_S) / 1e3
-            if owner != rank:  # blocks that send do not multiply
-                late = max(sent - end, 0.0)
-                sms[:] = [busy + late for busy in sms]
-            if owner != rank and self.work.rows[owner]:
-                self.set_at[owner, rank, DATA] = max(end, sent) + link.flag_us
+        count = count * self.work.rows[owner] // max(step.source.count, 1)
+        sms, ends = self.sms[rank], list[float]()
+        for piece, arrived in enumerate(there):
+            end = arrived
+            for _ in range(count * piece // MOST_PIECES, count * (piece + 1) // MOST_PIECES):
+                busy = max(max(heapq.heappop(sms), begin) + each * _SHARED, arrived)
+                end = max(end, busy)
+                heapq.heappush(sms, busy)
             ends.append(end)
-        return ends[-1] + _SHARED_US
+        return ends
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""

@@ -224,13 +224,15 @@ class TeamBarrier:
 class SignalFlag:
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
     passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release.
-    releases: False where nobody waits for the value, and nothing need be visible."""
+    releases: False where nobody waits for the value, and nothing need be visible. adds: the flag counts, and the value
+    is added to it; who finds the sum sees what all did that added. Source: red.release."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
     releases: bool = True
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

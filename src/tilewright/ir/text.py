@@ -212,7 +212,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             return f"arrive at {expr.place(stmt.place)}{far}{behind}"
         case async_stmt.SignalFlag():
             word = "signal" if stmt.releases else "set"
-            return f"{word} {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
+            sign = "+=" if stmt.adds else "="
+            return f"{word} {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitFlag():
             sign = ">=" if stmt.or_later else "=="
             return f"wait for {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"

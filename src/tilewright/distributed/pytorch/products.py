@@ -21,7 +21,7 @@ from tilewright.distributed.pytorch.agreement import (
 )
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.shared import parts_elements
-from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace, exchange_flag_bytes
+from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
@@ -265,8 +265,6 @@ def _memory_of(name: str, plan: Plan) -> str:
 
 def _flag_bytes(plan: Plan, ranks: int) -> int:
     """Bytes of flags that kernels have, at the start of the symmetric memory."""
-    if plan == SHARED:
-        return TILE_FLAG_BYTES
     return exchange_flag_bytes(ranks) if plan in EXCHANGED else 0
 
 
@@ -277,7 +275,7 @@ def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ..
         return flags + sum(rows) * int(a.shape[1]) * int(a.element_size())
     size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
     if plan == SHARED:
-        return flags + parts_elements(rows, columns) * size
+        return parts_elements(rows, columns) * size
     return flags + (len(rows) - 1) * max(rows) * columns * size
 
 
@@ -309,7 +307,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     assert plan is not None
     workspace = state.workspaces[_memory_of(name, plan)]
     a = a.contiguous()
-    if _flag_bytes(plan, 1) and a.data_ptr() % 16:  # so that all ranks choose one kernel
+    if plan in (SHARED, *EXCHANGED) and a.data_ptr() % 16:  # so that all ranks choose one kernel
         a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]

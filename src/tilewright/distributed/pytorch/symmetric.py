@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
-from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, SummedProducts
+from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, PartsMemory, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
     Add,
@@ -26,6 +26,7 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
+    Send,
     Signal,
     Step,
 )
@@ -42,9 +43,6 @@ dist: Any = torch.distributed
 
 _PAGE = 4096
 """Bytes before the data, for the flags: CHANNELS words for each rank."""
-
-TILE_FLAG_BYTES = 8 << 20
-"""Bytes at the start of the data, for flags of tiles where kernels add up over ranks."""
 
 
 def exchange_flag_bytes(ranks: int) -> int:
@@ -239,12 +237,11 @@ class Program:
 
     @cached_property
     def _summed(self) -> SummedProducts:
-        """Products that add up over ranks in the kernels."""
+        """Products that add up over ranks in the kernels, by the flags that are also waited for in streams."""
         workspace = self.workspace
-        flags = [base + _PAGE for base in workspace.bases]
-        sums = [address + TILE_FLAG_BYTES for address in flags]
-        room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
-        return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
+        received, flags = [base + _PAGE for base in workspace.bases], workspace.flag(workspace.rank, 0, DATA)
+        memory = PartsMemory(received, workspace.room_bytes, flags, workspace.partial)
+        return SummedProducts(self._rows, workspace.rank, memory, self._options, workspace.memory.device)
 
     @cached_property
     def _exchanges(self) -> Exchanges:
@@ -264,6 +261,8 @@ class Program:
                 return self._operations(_write_one(self._driver, flag))
             case Copy():
                 return self._copied(step)
+            case Send():
+                return self._sent(step)
             case Add():
                 added, target = [self._place(rows) for rows in step.added], self._place(step.target)
                 return lambda call, stream: summed([place(call, 0) for place in added], target(call, 0))
@@ -328,6 +327,28 @@ class Program:
 
         return multiply
 
+    def _sent(self, step: Send) -> Action:
+        workspace, products = self.workspace, self._summed
+        tell = self._operations(_write_one(self._driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece)))
+        bound: list[Action] = []
+
+        def bind() -> list[Action]:
+            """Pieces are known when the kernel is; those behind the last tile are empty."""
+            address, count = products.count(step.peer, step.piece)
+            if not count:
+                return [tell]
+            to, source, size = products.copy(step.peer, step.piece)
+            done = self._operations(_wait_and_reset(self._driver, address, count))
+            return [done, self._copy(to, lambda call: source, size), tell]
+
+        def send(call: Call, stream: int) -> None:
+            if not bound:
+                bound.extend(bind())
+            for action in bound:
+                action(call, stream)
+
+        return send
+
     def _copied(self, step: Copy) -> Action:
         workspace, matrix = self.workspace, self._matrices[step.target.buffer]
         width = matrix.shape[1] * matrix.element_size()
@@ -374,12 +395,12 @@ def _timeout_s(group: Any, device: Any) -> float:
     return float(timeout.total_seconds())
 
 
-def _wait_and_reset(driver: Any, address: int) -> list[Any]:
-    """Operations of a stream: wait until a word is 1, then write 0."""
+def _wait_and_reset(driver: Any, address: int, value: int = 1) -> list[Any]:
+    """Operations of a stream: wait until a word has a value, then write 0."""
     wait = driver.CUstreamBatchMemOpParams()
     wait.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
     wait.waitValue.address = driver.CUdeviceptr(address)
-    wait.waitValue.value = driver.cuuint32_t(1)
+    wait.waitValue.value = driver.cuuint32_t(value)
     wait.waitValue.flags = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     return [wait, *_write(driver, address, 0)]
 

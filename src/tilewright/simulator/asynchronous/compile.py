@@ -108,7 +108,7 @@ class Compiler:
             case async_stmt.TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
             case async_stmt.SignalFlag():
-                return SignalFlagOp(*self._flag(stmt), stmt.releases)
+                return SignalFlagOp(*self._flag(stmt), stmt.releases, stmt.adds)
             case async_stmt.CommitStores():
                 return CommitStoresOp(*here)
             case async_stmt.WaitStores():

@@ -12,6 +12,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Literal
 
 from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
@@ -29,19 +32,21 @@ from tilewright.distributed.timeline import (
     Signal,
     Step,
 )
+from tilewright.dtypes import BF16, E4M3, F32
+from tilewright.ir.kernel import WIDEST_BYTES
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import estimates, is_ruled_out
+from tilewright.planning.packing import Alignment
+from tilewright.planning.stack import Shards
+from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
-
-_TILE = 128, 256
-"""Of the fastest kernels; smaller where it leaves SMs without a tile."""
-
-_SHARE_OF_TENSOR_RATE = 0.77
-"""Of the nominal rate, that large products reach: 4096 x 7168 x 4096 in 315 us on an H200 (torch.mm, 2026-11-22)."""
 
 _SHARE_OF_DRAM = 0.85
 """Of the nominal bandwidth: a guess."""
 
-_LAUNCH_US = 4.0
-"""Of a product, beside its tiles: launch, first loads, last stores; a guess."""
+_LAUNCH_US, _LEAST_US = 4.0, 1.0
+"""Of a product, beside its tiles: launch, first loads, last stores; and the least that its tiles take. Guesses."""
 
 # Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
 
@@ -79,36 +84,58 @@ class Work:
     result_bytes: int = 2
 
 
+Sharing = Literal["", "arriving", "summed"]
+"""Whether ranks share a product: each multiplies rows that arrive while it does, or they add up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A GPU and its link. flops_per_us: of one SM."""
+    """A GPU and its link."""
 
-    sms: int
-    flops_per_us: float
-    dram_bytes_per_us: float
-    link: Link
+    device: DeviceSpec
+    link: Link = NVLINK_4
 
-    @classmethod
-    def of(cls, device: DeviceSpec, link: Link = NVLINK_4) -> Costs:
-        """From the facts about a GPU with tensor cores for bf16."""
-        rate = device.tensor.bf16_f32 * device.tensor_clock_mhz * _SHARE_OF_TENSOR_RATE
-        return cls(device.sm_count, rate, device.dram_gb_per_s * 1e3 * _SHARE_OF_DRAM, link)
+    @property
+    def sms(self) -> int:
+        return self.device.sm_count
 
-    def tiles(self, rows: int, work: Work) -> tuple[int, float]:
-        """How many tiles a product has, and microseconds of each on its SM."""
-        height, width = _TILE
-        while ceil_div(rows, height) * ceil_div(work.columns, width) < self.sms and width > 64:
-            width //= 2
-        height = min(height, max(rows, 16))
-        count = ceil_div(rows, height) * ceil_div(work.columns, width)
-        computed = 2 * height * width * work.k / self.flops_per_us
-        moved = (rows * work.k + work.k * work.columns) * work.element_bytes + rows * work.columns * work.result_bytes
-        return count, max(computed, moved / self.dram_bytes_per_us * min(self.sms, count) / count)
+    @property
+    def dram_bytes_per_us(self) -> float:
+        return self.device.dram_gb_per_s * 1e3 * _SHARE_OF_DRAM
+
+    def tiles(self, rows: int, work: Work, sharing: Sharing = "") -> tuple[int, float]:
+        """How many tiles a product has, and microseconds of each on its SM; infinite where ranks cannot share it."""
+        return _tiles(self.device, rows, work, sharing)
 
     def product_us(self, rows: int, work: Work) -> float:
         """The time of one product alone."""
         count, each = self.tiles(rows, work)
         return _LAUNCH_US + ceil_div(count, self.sms) * each
+
+
+_FORMATS = {1: E4M3, 2: BF16, 4: F32}
+"""That stand for all of as many bytes."""
+
+
+@lru_cache(maxsize=4096)
+def _tiles(device: DeviceSpec, rows: int, work: Work, sharing: Sharing) -> tuple[int, float]:
+    """Of the kernel that is estimated to be the fastest."""
+    if not rows:
+        return 0, 0.0
+    operand, out = (_FORMATS[size] for size in (work.element_bytes, work.result_bytes))
+    gemm = Gemm(rows, work.columns, work.k, operand, out=out, beta=0.0)
+    shards = Shards(work.rows, 0, summed=sharing == "summed") if sharing else None
+    alignment = Alignment(WIDEST_BYTES, WIDEST_BYTES, WIDEST_BYTES)
+    request = Request(gemm, alignment, shards=shards, without_workspace=sharing != "")
+    for time_us, config in estimates(request, device):
+        if is_ruled_out(request, config):
+            continue
+        kernel, count = config.kernel, device.sm_count
+        if isinstance(kernel, WgmmaConfig):
+            parts = max(config.split_k, 1) * kernel.cluster_k
+            count = ceil_div(rows, kernel.m) * ceil_div(work.columns, kernel.n) * parts
+        return count, max(time_us - _LAUNCH_US, _LEAST_US) / ceil_div(count, device.sm_count)
+    return 1, inf
 
 
 def alone_us(work: Work, costs: Costs) -> float:
@@ -278,7 +305,7 @@ class _Ranks:
 
     def _pieces(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
         """When each piece of a rank's tiles is done. there: when its tiles can end."""
-        count, each = self.costs.tiles(step.source.count, self.work)
+        count, each = self.costs.tiles(step.source.count, self.work, "summed")
         count = count * self.work.rows[owner] // max(step.source.count, 1)
         sms, ends = self.sms[rank], list[float]()
         for piece, arrived in enumerate(there):
@@ -292,7 +319,7 @@ class _Ranks:
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""
-        count, each = self.costs.tiles(step.target.count, self.work)
+        count, each = self.costs.tiles(step.target.count, self.work, "arriving" if step.arrivals else "")
         begin, done = at + _LAUNCH_US, 0
         shards = [(begin, self.work.rows[rank])] if step.arrivals else [(begin, step.target.count)]
         shards += [(max(begin, self.set_at[rank, peer, DATA]), self.work.rows[peer]) for peer in step.arrivals]

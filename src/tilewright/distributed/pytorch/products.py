@@ -247,7 +247,7 @@ def _costs(gpu: str) -> Costs:
         spec = device_named(gpu)
     except UnknownName:
         spec = H200
-    return Costs.of(spec if spec.tensor.bf16_f32 else H200)
+    return Costs(spec if spec.tensor.bf16_f32 else H200)
 
 
 def _first_met(name: str) -> LaunchError:

@@ -24,7 +24,7 @@ from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
-from tilewright.distributed.timeline import MOST_PIECES, slot_of
+from tilewright.distributed.timeline import SHARED_PIECES, slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
 
@@ -80,16 +80,16 @@ class Event:
 
 
 def operated(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
-    """A wait for a word and its reset, or a word that is set."""
+    """Waits for words, and words that are set, in order."""
     assert count == len(operations)
-    *waits, write = operations
-    word = ctypes.c_int32.from_address(int(write.writeValue.address))
-    end = time.monotonic() + 20
-    for wait in waits:
-        assert int(write.writeValue.address) == int(wait.waitValue.address)
-        while word.value != int(wait.waitValue.value):
+    for one in operations:
+        word = ctypes.c_int32.from_address(int(one.writeValue.address))
+        if one.operation == driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            word.value = int(one.writeValue.value)
+            continue
+        end = time.monotonic() + 20
+        while word.value != int(one.waitValue.value):
             assert time.monotonic() < end, "a flag is never set"
-    word.value = int(write.writeValue.value)
     return (driver.CUresult.CUDA_SUCCESS,)
 
 
@@ -132,7 +132,7 @@ class Summed:
     def __init__(self, rows: tuple[int, ...], rank: int, memory: Any, options: Any, device: Any) -> None:
         self.rows, self.rank, self.received = rows, rank, memory.received
         self.bounds = [0, *itertools.accumulate(rows)]
-        self.counts = torch.zeros(len(rows) * MOST_PIECES, dtype=torch.int32)
+        self.counts = torch.zeros(len(rows) * SHARED_PIECES, dtype=torch.int32)
 
     def plan(self, number: int, a: Any, b: Any) -> None:
         self.width = 4 * b.shape[1]
@@ -141,7 +141,7 @@ class Summed:
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
         self.product.copy_(a.float() @ b.float())
         assert not self.counts.any(), "the counts of the last call are left"
-        for peer, piece in itertools.product(range(len(self.rows)), range(MOST_PIECES)):
+        for peer, piece in itertools.product(range(len(self.rows)), range(SHARED_PIECES)):
             if peer != self.rank and self._piece(peer, piece)[1]:
                 self.counts[piece * len(self.rows) + peer] = 1
         self.running.append(lambda: self.add(out))
@@ -156,7 +156,7 @@ class Summed:
         out.copy_(total)
 
     def _piece(self, keeper: int, piece: int) -> tuple[int, int]:
-        bounds = [self.rows[keeper] * i // MOST_PIECES for i in (piece, piece + 1)]
+        bounds = [self.rows[keeper] * i // SHARED_PIECES for i in (piece, piece + 1)]
         return bounds[0], bounds[1] - bounds[0]
 
     def count(self, keeper: int, piece: int) -> tuple[int, int]:

@@ -110,11 +110,11 @@ def test_pieces_of_tiles_travel_to_their_rank() -> None:
         sums = sums_of(rows, rank)
         sums.plan(0, aligned(sum(rows), 72), aligned(72, 264))
         at, parts = 0, sums.parts
-        for piece in range(shared.MOST_PIECES):
+        for piece in range(shared.SHARED_PIECES):
             address, count = sums.count(keeper, piece)
             to, source, size = sums.copy(keeper, piece)
             assert address == sums._counts.data_ptr() + 4 * (piece * 3 + keeper)
-            assert count * parts.tile_bytes == size * parts.teams
+            assert count * parts.tile_bytes == size
             if size:
                 assert source - sums._sent.data_ptr() == at + parts.slot_bytes * (keeper - (keeper > rank))
                 assert to - sums._memory.received[keeper] == at + parts.slot_bytes * (rank - (rank > keeper))

@@ -16,6 +16,7 @@ from tilewright.distributed.timeline import (
     CHANNELS,
     DATA,
     MOST_PIECES,
+    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -148,7 +149,7 @@ class Machine:
 
     @staticmethod
     def piece(rows: Any, number: int) -> Any:
-        return np.array_split(rows, MOST_PIECES)[number]
+        return np.array_split(rows, SHARED_PIECES)[number]
 
     def meet(self, call: int, which: str, rank: int) -> Any:
         self.met.setdefault((call, which), set()).add(rank)
@@ -196,11 +197,11 @@ class Machine:
         def rows_of(owner: int) -> Any:
             return product[starts[owner] : starts[owner] + self.rows[owner]]
 
-        for peer, number in itertools.product(step.shared, range(MOST_PIECES)):
+        for peer, number in itertools.product(step.shared, range(SHARED_PIECES)):
             yield True
             self.parts[call, rank, peer, number] = self.piece(rows_of(peer), number).copy()
         target, total = self.at(call, rank, step.target), rows_of(rank).copy()
-        for number, peer in itertools.product(range(MOST_PIECES), step.shared if self.rows[rank] else ()):
+        for number, peer in itertools.product(range(SHARED_PIECES), step.shared if self.rows[rank] else ()):
             while not self.flags[rank, peer, DATA + number]:
                 yield False
             part = self.piece(total, number)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.simulator.test_ranks import KINDS as OTHER_KINDS
 from tests.simulator.test_ranks import paths_of
 from tilewright.dtypes import BF16, Array
 from tilewright.errors import LoweringError, SimulationError
-from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
+from tilewright.ir.async_stmt import Scope, SignalFlag, WaitBarrier, WaitFlag
 from tilewright.ir.expr import Const
 from tilewright.ir.kernel import (
     MOST_ROWS,
@@ -31,10 +31,10 @@ from tilewright.ir.kernel import (
     SHARDS,
     Kernel,
 )
+from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import one_tile
-from tilewright.lowering.rank_sums import RankSums
 from tilewright.planning.stack import Shards
 from tilewright.planning.tile_parts import TileParts, slot_of
 from tilewright.problem import Gemm, Operands, make_operands
@@ -64,7 +64,7 @@ def pushes(rank: int, parts: TileParts) -> tuple[EngineEvent, ...]:
         if count:
             source = slot_of(keeper, rank) * parts.slot_bytes // 2 + first * each
             target = slot_of(rank, keeper) * parts.slot_bytes // 2 + first * each
-            events.append(Await(SENT_COUNTS, piece * ranks + keeper, count * parts.teams))
+            events.append(Await(SENT_COUNTS, piece * ranks + keeper, count))
             events.append(Push(SENT_PARTS, source, keeper, RECEIVED_PARTS, target, count * each))
         events.append(Raise(keeper, RECEIVED_FLAGS, piece * ranks + rank))
     return tuple(events)
@@ -174,11 +174,29 @@ def test_a_wait_for_threads_of_one_gpu_is_found() -> None:
         run_of(kernel, ranks)
 
 
-def test_a_flag_that_is_set_where_teams_count_is_found() -> None:
-    """The last team's word does not speak for the others."""
-    kernel, ranks = small(changed(SignalFlag, adds=False))
+def test_a_count_that_is_set_and_not_added_to_is_found() -> None:
+    """The last tile of a piece does not speak for the others."""
+    gemm = Gemm(256, 512, 64, BF16, out=BF16)
+    kernel = changed(SignalFlag, adds=False)(built(gemm).kernel)
     with pytest.raises(SimulationError, match="Deadlock"):
-        run_of(kernel, ranks)
+        run_of(kernel, ranks_of(gemm, ROWS)[1])
+
+
+@pytest.mark.parametrize(("barrier", "number", "raced"), [("there", 0, "received_parts"), ("gone", 0, "sent_parts")])
+def test_who_does_not_wait_for_the_other_is_found(barrier: str, number: int, raced: str) -> None:
+    """Consumers that add before the courier has seen the flag, and a courier that counts before consumers stored."""
+
+    def hasty(one: Kernel) -> Kernel:
+        waits = [path for path, stmt in walk(one.body) if _waits_at(stmt, f"parts_{barrier}")]
+        return without(one, waits[number])
+
+    kernel, ranks = small(hasty)
+    with pytest.raises(SimulationError, match=rf"Race on {raced}\[\d+\]|Deadlock"):
+        run_of(kernel, ranks, schedule="moments")
+
+
+def _waits_at(stmt: Any, barrier: str) -> bool:
+    return isinstance(stmt, WaitBarrier) and stmt.place.buffer.name == barrier
 
 
 @pytest.mark.parametrize("left_out", [Await, Raise])
@@ -218,13 +236,10 @@ def test_a_part_of_another_rank_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["cooperative", "ping-pong", "cluster", "swap-AB", "from registers"])
-def test_teams_that_count_are_those_of_the_kernel(name: str) -> None:
+def test_parts_are_of_a_block_of_the_kernel(name: str) -> None:
     gemm = Gemm(256, 256, 64, BF16, out=BF16)
     program = built(gemm, name).program
-    sums = RankSums(program, cast(Any, None))
-    shards = Shards((128, 128), 0, summed=True, pieces=PIECES)
-    parts = TileParts.of(shards, config_of(name), gemm.n, 2)
-    assert parts.teams == sums._groups
+    parts = TileParts.of(Shards((128, 128), 0, summed=True, pieces=PIECES), config_of(name), gemm.n, 2)
     assert parts.tile_bytes == 2 * program.block_tile("m") * program.block_tile("n")
 
 

@@ -60,6 +60,8 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
         case async_stmt.TmaStore():
             expr.used.add(TENSOR_MAP)
             return call(tma_name(stmt.map, of="tma_store"), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
+        case async_stmt.BulkPrefetch():
+            return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")

@@ -345,6 +345,12 @@ def _tma() -> dict[str, str]:
             for first in (False, True)
         },
         **{f"tma_prefetch{_suffix(rank)}": _tma_prefetch(rank) for rank in (2, 3, 4)},
+        "bulk_prefetch": _plain(
+            "Asks the L2 for bytes that are read later.",
+            "bulk_prefetch(const void* first, int bytes)",
+            "cp.async.bulk.prefetch.L2.global [%0], %1",
+            '"l"(first), "r"(bytes)',
+        ),
         **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"

@@ -20,7 +20,7 @@ from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
-    MOST_PIECES,
+    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -157,7 +157,7 @@ def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> f
 
 def _flags_of(step: Multiply) -> list[tuple[int, int]]:
     """The flags that a product which ranks share finds, if it has own rows: peers and channels."""
-    return [(peer, DATA + piece) for peer in step.shared for piece in range(MOST_PIECES) if step.target.count]
+    return [(peer, DATA + piece) for peer in step.shared for piece in range(SHARED_PIECES) if step.target.count]
 
 
 class _Ranks:
@@ -255,7 +255,7 @@ class _Ranks:
                     del self.set_at[rank, peer, DATA]
                 end = at + self._exchanged(step)
             case Send():
-                size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / MOST_PIECES
+                size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / SHARED_PIECES
                 end = at + link.copy_us(size)
                 self.set_at[step.peer, rank, DATA + step.piece] = end + link.flag_us
             case Multiply(shared=(_, *_)):
@@ -292,13 +292,13 @@ class _Ranks:
         """Tiles of peers' rows, piece by piece; when the product has begun."""
         begin = at + _LAUNCH_US
         for peer in step.shared:
-            ends = self._pieces(rank, step, peer, begin, [begin] * MOST_PIECES)
+            ends = self._pieces(rank, step, peer, begin, [begin] * SHARED_PIECES)
             self.done_at |= {(rank, peer, piece): end for piece, end in enumerate(ends)}
         return begin
 
     def _own(self, begin: float, rank: int, step: Multiply) -> float:
         """Own tiles, none of which ends before the others' parts of its piece are there; when all are done."""
-        there = [begin] * MOST_PIECES
+        there = [begin] * SHARED_PIECES
         for peer, channel in _flags_of(step):
             there[channel - DATA] = max(there[channel - DATA], self.set_at[rank, peer, channel])
         return max(self._pieces(rank, step, rank, begin, there))
@@ -310,7 +310,7 @@ class _Ranks:
         sms, ends = self.sms[rank], list[float]()
         for piece, arrived in enumerate(there):
             end = arrived
-            for _ in range(count * piece // MOST_PIECES, count * (piece + 1) // MOST_PIECES):
+            for _ in range(count * piece // SHARED_PIECES, count * (piece + 1) // SHARED_PIECES):
                 busy = max(max(heapq.heappop(sms), begin) + each * _SHARED, arrived)
                 end = max(end, busy)
                 heapq.heappush(sms, busy)

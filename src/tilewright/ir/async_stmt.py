@@ -162,6 +162,16 @@ class TmaPrefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkPrefetch:
+    """The L2 is asked for bytes of global memory that are read later; both the place and the size are multiples of 16
+    bytes. Nothing is read, as by `TmaPrefetch`. Source: PTX ISA 9.0, cp.async.bulk.prefetch."""
+
+    place: Ref
+    size_bytes: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TmaStore:
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
@@ -348,6 +358,7 @@ AsyncStmt = (
     | StoreAsync
     | TmaLoad
     | TmaPrefetch
+    | BulkPrefetch
     | TmaStore
     | PrefetchMap
     | CommitStores

@@ -9,6 +9,7 @@ from tilewright.device.arch import Feature
 from tilewright.dtypes import F32, I32, I64, MBARRIER
 from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import (
+    BulkPrefetch,
     ClusterBarrier,
     SetRegisters,
     StartNextGrid,
@@ -241,7 +242,7 @@ class Kernel:
                     found.add(Feature.LDMATRIX)
                 case MultiplyTiles() | Wgmma():
                     found.add(stmt.instruction.feature)
-                case TmaLoad() | TmaPrefetch() | TmaStore():
+                case TmaLoad() | TmaPrefetch() | BulkPrefetch() | TmaStore():
                     found.add(Feature.TMA)
                 case WaitBarrier():
                     found.add(Feature.MBARRIER_TX)

@@ -232,6 +232,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             return f"prefetch box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] to the L2"
         case async_stmt.TmaStore():
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
+        case async_stmt.BulkPrefetch():
+            return f"the L2 is asked for {stmt.size_bytes} bytes at {expr.place(stmt.place)}"
         case async_stmt.PrefetchMap():
             return f"prefetch {stmt.map.name}"
         case async_stmt.CommitStores():

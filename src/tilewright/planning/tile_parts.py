@@ -12,13 +12,11 @@ from tilewright.units import ceil_div
 @dataclass(frozen=True, slots=True)
 class TileParts:
     """tiles: that each rank keeps, in the order in which they are computed; piece_tiles: of them, one after the other,
-    that are sent together. tile_bytes: of a part. teams: warpgroups that count a tile when their share of it is done.
-    """
+    that are sent together. tile_bytes: of a part."""
 
     tiles: tuple[int, ...]
     piece_tiles: int
     tile_bytes: int
-    teams: int
 
     @classmethod
     def of(cls, shards: Shards, config: WgmmaConfig, columns: int, element_bytes: int) -> TileParts:
@@ -26,14 +24,13 @@ class TileParts:
         across = ceil_div(columns, config.n * config.cluster_n) * config.cluster_n
         tiles = tuple(ceil_div(rows, config.m * config.cluster_m) * config.cluster_m * across for rows in shards.rows)
         piece = max(1, ceil_div(max(tiles), shards.pieces))
-        teams = 1 if config.ping_pong else config.consumers
-        return cls(tiles, piece, config.m * config.n * element_bytes, teams)
+        return cls(tiles, piece, config.m * config.n * element_bytes)
 
     def piece(self, keeper: int, number: int) -> tuple[int, int]:
         """The first tile of a piece among those of the rank that keeps them, and how many there are; later ones may
         have none.
 
-        >>> parts = TileParts((9, 4), 2, 1, 1)
+        >>> parts = TileParts((9, 4), 2, 1)
         >>> parts.piece(0, 4), parts.piece(1, 1), parts.piece(1, 2)
         ((8, 1), (2, 2), (4, 0))
         """

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
-from tilewright.distributed.timeline import MOST_PIECES
+from tilewright.distributed.timeline import SHARED_PIECES
 from tilewright.errors import LaunchError
 from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
@@ -101,7 +101,7 @@ def parts_elements(rows: Sequence[int], columns: int) -> int:
 @dataclass(frozen=True, slots=True)
 class PartsMemory:
     """The memory by which the kernels of all ranks add up. received: the address of what each rank receives, with room
-    for so many bytes; flags: of the pieces that this rank receives, MOST_PIECES for each rank; sent: memory of this
+    for so many bytes; flags: of the pieces that this rank receives, SHARED_PIECES for each rank; sent: memory of this
     rank, of at least so many bytes."""
 
     received: Sequence[int]
@@ -115,13 +115,13 @@ class SummedProducts(_Products):
     copy engines, and those of own rows are added when their flags are 1."""
 
     def __init__(self, rows: Sequence[int], rank: int, memory: PartsMemory, options: Options, device: Any) -> None:
-        super().__init__(Shards(tuple(rows), rank, summed=True, pieces=MOST_PIECES), options, device)
+        super().__init__(Shards(tuple(rows), rank, summed=True, pieces=SHARED_PIECES), options, device)
         self._memory = memory
         self.words: frozenset[tuple[tuple[int, ...], str]] = frozenset()
         """The shapes of b, and what multiplies by them."""
         self.parts: TileParts
         """Of the product that was planned."""
-        self._counts = torch.zeros(MOST_PIECES * len(rows), dtype=torch.int32, device=device)
+        self._counts = torch.zeros(SHARED_PIECES * len(rows), dtype=torch.int32, device=device)
         self._sent: Any
 
     def _planned(self, a: Any, b: Any) -> Plan:
@@ -158,7 +158,7 @@ class SummedProducts(_Products):
     def count(self, keeper: int, piece: int) -> tuple[int, int]:
         """The address of the count of a piece of a rank's rows, and the count when it is done."""
         _, tiles = self.parts.piece(keeper, piece)
-        return self._counts.data_ptr() + 4 * (piece * len(self.parts.tiles) + keeper), tiles * self.parts.teams
+        return self._counts.data_ptr() + 4 * (piece * len(self.parts.tiles) + keeper), tiles
 
     def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
         """How a piece travels to the rank that keeps it: to and from which address, and how many bytes."""

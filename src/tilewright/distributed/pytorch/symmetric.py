@@ -9,7 +9,7 @@ CUDA graph, because no value lives on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -152,18 +152,8 @@ class Program:
         self._matrices = matrices
         self._options, self._adding, self._rows = options, adding, tuple(rows)
         self._is_shared = any(isinstance(step, Multiply) and step.shared for step in steps)
+        self._steps, self._instructions = steps, list[Instruction]()
         waited = {number for step in steps for number in step.after}
-        events = {number: torch.cuda.Event() for number in waited}
-        self._instructions = [
-            Instruction(
-                step.lane,
-                tuple(events[number] for number in step.after if steps[number].lane is not step.lane),
-                events.get(number),
-                self._action(step),
-                isinstance(step, Multiply | Add | Exchange),
-            )
-            for number, step in enumerate(steps)
-        ]
         last = {step.lane: number for number, step in enumerate(steps)}
         self._used = [workspace.streams[lane] for lane in last if lane is not Lane.CALLER]
         self._joined = [
@@ -193,6 +183,47 @@ class Program:
         for computation in self._computations:
             computation(call, stream.cuda_stream)
         stream.synchronize()
+        self._instructions = self._bound()
+
+    def _bound(self) -> list[Instruction]:
+        """What the steps start, of kernels that are known. Operations on flags that follow each other are one: each
+        takes a stream microseconds."""
+        steps, found = self._steps, list[Instruction]()
+        events = {number: torch.cuda.Event() for step in steps for number in step.after}
+        together: list[Any] = []
+        for number, step in enumerate(steps):
+            waits = tuple(events[i] for i in step.after if steps[i].lane is not step.lane)
+            for part in self._parts(step):
+                last = found[-1] if found else None
+                follows = last is not None and last.lane is step.lane and last.done is None and not waits
+                if isinstance(part, list) and together and follows:
+                    together += part
+                    continue
+                together = list(part) if isinstance(part, list) else []
+                action = part if not isinstance(part, list) else self._operations(together)
+                found.append(Instruction(step.lane, waits, None, action, isinstance(step, Multiply | Add | Exchange)))
+                waits = ()
+            if number in events:
+                found[-1] = replace(found[-1], done=events[number])
+        return found
+
+    def _parts(self, step: Step) -> list[Action | list[Any]]:
+        """What a step starts one after the other: actions, and operations of a stream on flags."""
+        workspace, driver = self.workspace, self._driver
+        match step:
+            case Await():
+                return [_wait_and_reset(driver, workspace.flag(workspace.rank, step.peer, step.channel))]
+            case Signal():
+                return [_write(driver, workspace.flag(step.peer, workspace.rank, step.channel), 1)]
+            case Send():
+                tell = _write(driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece), 1)
+                address, count = self._summed.count(step.peer, step.piece)
+                if not count:  # behind the last tile
+                    return [tell]
+                to, source, size = self._summed.copy(step.peer, step.piece)
+                return [_wait_and_reset(driver, address, count), self._copy(to, lambda call: source, size), tell]
+            case _:
+                return [self._action(step)]
 
     def run(self, call: Call) -> None:
         """Start all steps of a call. Work of the current stream that comes later waits for them."""
@@ -250,19 +281,10 @@ class Program:
         received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
         return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
 
-    def _action(self, step: Step) -> Action:
-        workspace = self.workspace
+    def _action(self, step: Copy | Add | Multiply | Exchange) -> Action:
         match step:
-            case Await():
-                flag = workspace.flag(workspace.rank, step.peer, step.channel)
-                return self._operations(_wait_and_reset(self._driver, flag))
-            case Signal():
-                flag = workspace.flag(step.peer, workspace.rank, step.channel)
-                return self._operations(_write_one(self._driver, flag))
             case Copy():
                 return self._copied(step)
-            case Send():
-                return self._sent(step)
             case Add():
                 added, target = [self._place(rows) for rows in step.added], self._place(step.target)
                 return lambda call, stream: summed([place(call, 0) for place in added], target(call, 0))
@@ -327,28 +349,6 @@ class Program:
 
         return multiply
 
-    def _sent(self, step: Send) -> Action:
-        workspace, products = self.workspace, self._summed
-        tell = self._operations(_write_one(self._driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece)))
-        bound: list[Action] = []
-
-        def bind() -> list[Action]:
-            """Pieces are known when the kernel is; those behind the last tile are empty."""
-            address, count = products.count(step.peer, step.piece)
-            if not count:
-                return [tell]
-            to, source, size = products.copy(step.peer, step.piece)
-            done = self._operations(_wait_and_reset(self._driver, address, count))
-            return [done, self._copy(to, lambda call: source, size), tell]
-
-        def send(call: Call, stream: int) -> None:
-            if not bound:
-                bound.extend(bind())
-            for action in bound:
-                action(call, stream)
-
-        return send
-
     def _copied(self, step: Copy) -> Action:
         workspace, matrix = self.workspace, self._matrices[step.target.buffer]
         width = matrix.shape[1] * matrix.element_size()
@@ -372,11 +372,11 @@ class Program:
         return start
 
     def _operations(self, operations: list[Any]) -> Action:
-        """Operations of a stream on flags."""
-        start_all, success, count = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS, len(operations)
+        """Operations of a stream on flags; more may be put behind them until they are started."""
+        start_all, success = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS
 
         def start(call: Call, stream: int) -> None:
-            (status,) = start_all(stream, count, operations, 0)
+            (status,) = start_all(stream, len(operations), operations, 0)
             if status is not success:
                 driver_answer((status,), "waiting for another GPU, or telling it that data is there")
 
@@ -405,13 +405,9 @@ def _wait_and_reset(driver: Any, address: int, value: int = 1) -> list[Any]:
     return [wait, *_write(driver, address, 0)]
 
 
-def _write_one(driver: Any, address: int) -> list[Any]:
-    """The operation of a stream that sets a flag. All that the stream has done before is seen by whoever sees the flag:
-    a barrier of the system comes before the word."""
-    return _write(driver, address, 1)
-
-
 def _write(driver: Any, address: int, value: int) -> list[Any]:
+    """The operation of a stream that sets a word. All that the stream has done before is seen by whoever sees it: a
+    barrier of the system comes before the word."""
     write = driver.CUstreamBatchMemOpParams()
     write.writeValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32
     write.writeValue.address = driver.CUdeviceptr(address)

@@ -123,7 +123,12 @@ class Compiler:
                 return WgmmaCommitOp(*here)
             case async_stmt.WaitPreviousGrid():
                 return WaitPreviousOp(*here)
-            case async_stmt.PrefetchMap() | async_stmt.StartNextGrid() | async_stmt.TmaPrefetch():
+            case (
+                async_stmt.PrefetchMap()
+                | async_stmt.StartNextGrid()
+                | async_stmt.TmaPrefetch()
+                | async_stmt.BulkPrefetch()
+            ):
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")

@@ -61,7 +61,7 @@ class Memory:
 class Stream:
     cuda_stream = 0
 
-    def __init__(self, *device: Any) -> None: ...
+    def __init__(self, *device: Any, **options: Any) -> None: ...
 
     def wait_event(self, event: Any) -> None:
         assert event.recorded, "an event is waited for that nobody recorded"

@@ -53,14 +53,17 @@ _LAUNCH_US, _LEAST_US = 4.0, 1.0
 _CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
-_BESIDE = 1.055
+_BESIDE = 1.03
 """What tiles take longer where a call has several products, one beginning while another one ends."""
 
 _WITH_ADDED = 1.2
 """What tiles take longer whose epilogue adds what others sent."""
 
-_ARRIVING, _SHARED = 1.01, 1.04
-"""What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
+_ARRIVING, _SHARED_US = 1.01, 2.0
+"""What tiles take longer in kernels that wait for rows, as a factor, and in those that add up over ranks."""
+
+_SEND_US = 4.0
+"""Of a piece that is sent while a product runs, beside its copy: operations of streams on counts and flags."""
 
 _EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
 """Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
@@ -256,7 +259,7 @@ class _Ranks:
                 end = at + self._exchanged(step)
             case Send():
                 size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / SHARED_PIECES
-                end = at + link.copy_us(size)
+                end = at + _SEND_US + link.copy_us(size)
                 self.set_at[step.peer, rank, DATA + step.piece] = end + link.flag_us
             case Multiply(shared=(_, *_)):
                 end = self._own(at, rank, step)
@@ -311,7 +314,7 @@ class _Ranks:
         for piece, arrived in enumerate(there):
             end = arrived
             for _ in range(count * piece // SHARED_PIECES, count * (piece + 1) // SHARED_PIECES):
-                busy = max(max(heapq.heappop(sms), begin) + each * _SHARED, arrived)
+                busy = max(max(heapq.heappop(sms), begin) + each + _SHARED_US, arrived)
                 end = max(end, busy)
                 heapq.heappush(sms, busy)
             ends.append(end)

@@ -258,9 +258,12 @@ def _first_met(name: str) -> LaunchError:
     )
 
 
+_BY_TILES_OR_BLOCKS = SHARED, *EXCHANGED
+
+
 def _memory_of(name: str, plan: Plan) -> str:
-    """The symmetric memory of a call: that with flags of tiles or blocks is one of its own."""
-    return f"{name}, {plan.kind}" if _flag_bytes(plan, 1) else name
+    """The symmetric memory of a call: where parts of tiles lie in it, or flags of blocks, it is one of its own."""
+    return f"{name}, {plan.kind}" if plan in _BY_TILES_OR_BLOCKS else name
 
 
 def _flag_bytes(plan: Plan, ranks: int) -> int:
@@ -307,7 +310,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     assert plan is not None
     workspace = state.workspaces[_memory_of(name, plan)]
     a = a.contiguous()
-    if plan in (SHARED, *EXCHANGED) and a.data_ptr() % 16:  # so that all ranks choose one kernel
+    if plan in _BY_TILES_OR_BLOCKS and a.data_ptr() % 16:  # so that all ranks choose one kernel
         a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]

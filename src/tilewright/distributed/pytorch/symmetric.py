@@ -45,6 +45,14 @@ _PAGE = 4096
 """Bytes before the data, for the flags: CHANNELS words for each rank."""
 
 
+_PRIORITY = -3
+"""Of streams that copy: no other stream has it. Streams share the queues of the GPU, of which there are eight for each
+priority, and a flag that is set waits for all that is before it in its queue: a kernel, too, which waits for a peer."""
+
+_LAST: dict[Any, tuple[Any, Any]] = {}
+"""On each device: the stream of the last call of any group, and the event behind it."""
+
+
 def exchange_flag_bytes(ranks: int) -> int:
     """Bytes at the start of the data, for flags of blocks where threads exchange rows."""
     return round_up(4 * flags_of(ranks), _PAGE)
@@ -71,11 +79,11 @@ class Workspace:
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
-        self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
+        copies = torch.cuda.Stream(device, priority=_PRIORITY)
+        self.streams = {Lane.SECOND: torch.cuda.Stream(device), Lane.COPIES: copies}
         self.recording = torch.cuda.Stream(device)
         """On which graphs are recorded."""
         self.start, self._end = torch.cuda.Event(), torch.cuda.Event()
-        self._last: int | None = None
         self._partials: list[Any] = []
         timeout_s, name = _timeout_s(group, device), group.group_name
         self._watchdog = Watchdog(self._end.query, timeout_s, partial(abort, name, self.rank, timeout_s))
@@ -89,15 +97,17 @@ class Workspace:
         return self._partials[-1]
 
     def begin(self, caller: Any, capturing: bool) -> None:
-        """A call starts on a stream: it waits for the one before, if that was on another one."""
-        if not capturing and self._last not in (None, caller.cuda_stream):
-            caller.wait_event(self._end)
+        """A call starts on a stream: it waits for the one before, of any group, if that was on another one. Of two
+        kernels that wait for peers, a GPU has room for one."""
+        last, end = _LAST.get(self.memory.device, (None, None))
+        if not capturing and last not in (None, caller.cuda_stream):
+            caller.wait_event(end)
 
     def finish(self, caller: Any, capturing: bool) -> None:
         """All of a call was started."""
         if not capturing:
             self._end.record(caller)
-            self._last = caller.cuda_stream
+            _LAST[self.memory.device] = caller.cuda_stream, self._end
             self._watchdog.call()
 
     def flag(self, owner: int, source: int, channel: int) -> int:

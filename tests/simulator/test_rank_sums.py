@@ -108,7 +108,7 @@ def own_rows(gemm: Gemm, run: RanksRun, rows: Sequence[int]) -> list[Array]:
     [
         ("cooperative", (128, 72), 3),
         pytest.param("ping-pong", (128, 128), 1, marks=pytest.mark.slow),
-        pytest.param("cluster", (64, 0, 100), 2, marks=pytest.mark.slow),
+        pytest.param("cluster", (128, 0, 100), 2, marks=pytest.mark.slow),
         ("from registers", (0, 136), 9),
         ("swap-AB", (32, 21), 3),
     ],

@@ -14,12 +14,14 @@ from tilewright.dtypes import BF16, F32
 from tilewright.errors import LaunchError
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import is_shared
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
 from tilewright.planning.tile_parts import TileParts
 from tilewright.problem import Gemm, Order, check
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, simulate_ranks
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 
@@ -86,3 +88,11 @@ def test_rows_that_tma_cannot_read_are_refused(gemm: Gemm) -> None:
 def test_gpus_without_wgmma_are_refused() -> None:
     with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
         paper_dispatcher(device("A100")).plan(asked(Gemm(512, 512, 512, BF16, out=BF16), (256, 256), 0))
+
+
+def test_ranks_keep_whole_tiles_of_a_cluster() -> None:
+    alone = PlanConfig(WgmmaConfig((64, 128, 64), consumers=1))
+    shared = PlanConfig(WgmmaConfig((64, 128, 64), consumers=1, cluster=(2, 1)))
+    for rows, with_alone, with_shared in (((64, 64), True, False), ((128, 100), True, True), ((100, 64), False, False)):
+        shards = Shards(rows, 0, summed=True)
+        assert (is_shared(shards, alone), is_shared(shards, shared)) == (with_alone, with_shared), rows

@@ -101,7 +101,7 @@ def work_of(shape: tuple[int, int, int], gathers: bool, ranks: int) -> Work:
 def against_measurements() -> list[str]:
     """Predictions beside the record, whose figures are of calls in CUDA graphs."""
     found = record(RECORD)
-    costs = Costs.of(device(found["origin"]["gpu"]))
+    costs = Costs(device(found["origin"]["gpu"]))
     lines = [
         "| M x N x K | | alone: measured | predicted | in turn: measured | predicted | chosen: measured | predicted |",
         "|---|---|---|---|---|---|---|---|",
@@ -121,7 +121,7 @@ def predicted_us(gathers: bool, work: Work, costs: Costs) -> float:
 
 
 def by_ranks(link: Link) -> list[str]:
-    costs = Costs.of(H200, link)
+    costs = Costs(H200, link)
     counts = (2, 4, 8)
     head = [f"{count} GPUs" for count in counts]
     lines = [f"| M x N x K, {link.name} | | {' | '.join(head)} |", "|---|---" + "|---" * len(counts) + "|"]

@@ -223,24 +223,23 @@ def measure(problems: Sequence[tuple[str, Shape]], out: str, *, every: bool, gra
 
 def shared_kernels(shape: Shape) -> tuple[dict[str, Way], Any, Any]:
     """A rank's product of two, plain and by the kernels that ranks share, all of whose flags are set beforehand: the
-    sums that another rank would send are zero. The last way is what setting the flags of sums takes by itself."""
+    parts that another rank would send are zero, and nobody takes away what is sent."""
     import torch
 
     import tilewright
-    from tilewright.distributed.pytorch.shared import ArrivingProducts, SummedProducts, parts_elements
+    from tilewright.distributed.pytorch.shared import ArrivingProducts, PartsMemory, SummedProducts, parts_elements
     from tilewright.frontend.options import PLAIN
 
     m, n, k = shape
-    rows, flag_bytes = (m // 2, m // 2), 8 << 20
+    rows = m // 2, m // 2
     a, b = drawn(m, k, seed=1), drawn(k, n // 2, seed=2)
-    raised = torch.ones(2, dtype=torch.int32, device="cuda")
-    sum_bytes = 2 * parts_elements(rows, n // 2)
-    memory = torch.zeros(2, flag_bytes + sum_bytes, dtype=torch.uint8, device="cuda")
-    addresses = [one.data_ptr() for one in memory]
+    raised = torch.ones(64, dtype=torch.int32, device="cuda")
+    room_bytes = 2 * parts_elements(rows, n // 2)
+    received = torch.zeros(room_bytes, dtype=torch.uint8, device="cuda")
     arriving = ArrivingProducts(rows, 0, raised.data_ptr(), PLAIN, "cuda")
-    sums = [one + flag_bytes for one in addresses]
-    summed = SummedProducts(rows, 0, sums, addresses, sum_bytes, PLAIN, "cuda")
-    flags = memory[0, :flag_bytes].view(torch.int32)[: 1 << 17]
+    sent = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")  # noqa: E731
+    memory = PartsMemory([received.data_ptr()] * 2, room_bytes, raised.data_ptr(), sent)
+    summed = SummedProducts(rows, 0, memory, PLAIN, "cuda")
     stream = torch.cuda.current_stream().cuda_stream
 
     def gathered() -> Any:
@@ -250,12 +249,11 @@ def shared_kernels(shape: Shape) -> tuple[dict[str, Way], Any, Any]:
 
     def scattered() -> Any:
         out = a.new_empty(m // 2, n // 2)
-        flags.fill_(1)
         summed.start(0, a, b, out, stream)
         return out
 
     ways: dict[str, Way] = {"torch.mm": lambda: torch.mm(a, b), "matmul": lambda: tilewright.matmul(a, b)}
-    ways |= {"waiting": gathered, "summing": scattered, "flags": lambda: flags.fill_(1)}
+    ways |= {"waiting": gathered, "summing": scattered}
     return ways, a.float() @ b.float(), 2.0**-7 * (a.float().abs() @ b.float().abs())
 
 

@@ -173,13 +173,30 @@ def case_streams_and_groups(rank: int, ranks: int) -> None:
     expected = torch.cat([tilewright.matmul(shard, b) for shard in shards])
     assert torch.equal(gather(shards[rank], b, GATHERS[0]), expected)
     torch.cuda.synchronize()
-    streams, found = [torch.cuda.Stream() for _ in range(3)], []
+    x, y = normal(512, 256, seed=80 + rank), normal(256, 384, seed=70 + rank)
+    streams, found, scattered = [torch.cuda.Stream() for _ in range(3)], [], []
     for number in range(60):
         with torch.cuda.stream(streams[number % 3]):
-            found.append(gather(shards[rank], b, EVERY_GATHER[number % 3], (dist.group.WORLD, second)[number // 2 % 2]))
+            group = (dist.group.WORLD, second)[number // 2 % 2]
+            found.append(gather(shards[rank], b, EVERY_GATHER[number % 3], group))
+            scattered.append(scatter(x, y, SHARED, group))
     torch.cuda.synchronize()
     assert all(torch.equal(one, found[number % 3]) for number, one in enumerate(found))
-    assert torch.equal(found[0], expected)
+    assert torch.equal(found[0], expected) and all(torch.equal(one, scattered[0]) for one in scattered)
+
+
+def case_every_queue_of_the_gpu(rank: int, ranks: int) -> None:
+    """Streams share a few queues: calls on more streams than there are, whose results lie elsewhere each time, so that
+    none is a replay."""
+    x, y = normal(512, 256, seed=80 + rank), normal(256, 384, seed=70 + rank)
+    shards, b = shards_of([256] * ranks, 512), normal(512, 384, seed=50 + rank)
+    expected = [scatter(x, y, SHARED), *(gather(shards[rank], b, plan) for plan in EVERY_GATHER)]
+    found = []
+    for _ in range(40):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found.append([scatter(x, y, SHARED), *(gather(shards[rank], b, plan) for plan in EVERY_GATHER)])
+    torch.cuda.synchronize()
+    assert all(torch.equal(mine, one) for some in found for mine, one in zip(some, expected, strict=True))
 
 
 def case_errors(rank: int, ranks: int) -> None:

@@ -12,7 +12,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -24,7 +24,7 @@ from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
-from tilewright.distributed.timeline import slot_of
+from tilewright.distributed.timeline import SHARED_PIECES, slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
 
@@ -61,7 +61,7 @@ class Memory:
 class Stream:
     cuda_stream = 0
 
-    def __init__(self, *device: Any) -> None: ...
+    def __init__(self, *device: Any, **options: Any) -> None: ...
 
     def wait_event(self, event: Any) -> None:
         assert event.recorded, "an event is waited for that nobody recorded"
@@ -80,16 +80,16 @@ class Event:
 
 
 def operated(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
-    """A wait for a word and its reset, or a word that is set."""
+    """Waits for words, and words that are set, in order."""
     assert count == len(operations)
-    *waits, write = operations
-    word = ctypes.c_int32.from_address(int(write.writeValue.address))
-    end = time.monotonic() + 20
-    for wait in waits:
-        assert int(write.writeValue.address) == int(wait.waitValue.address)
-        while word.value != int(wait.waitValue.value):
+    for one in operations:
+        word = ctypes.c_int32.from_address(int(one.writeValue.address))
+        if one.operation == driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            word.value = int(one.writeValue.value)
+            continue
+        end = time.monotonic() + 20
+        while word.value != int(one.waitValue.value):
             assert time.monotonic() < end, "a flag is never set"
-    word.value = int(write.writeValue.value)
     return (driver.CUresult.CUDA_SUCCESS,)
 
 
@@ -123,38 +123,51 @@ class Arriving:
 
 
 class Summed:
-    """In the place of kernels that add up over ranks: parts go to the peers, then those of the peers are added."""
+    """In the place of kernels that add up over ranks: parts are left for copy engines, which here move them when the
+    kernel has ended. So those of the peers are added at the end of the call."""
 
     words: frozenset[Any] = frozenset()
+    running: ClassVar[list[Any]] = []
 
-    def __init__(
-        self, rows: tuple[int, ...], rank: int, sums: Any, flags: Any, sum_bytes: int, options: Any, device: Any
-    ) -> None:
-        self.rows, self.rank, self.sums, self.flags = rows, rank, sums, flags
+    def __init__(self, rows: tuple[int, ...], rank: int, memory: Any, options: Any, device: Any) -> None:
+        self.rows, self.rank, self.received = rows, rank, memory.received
         self.bounds = [0, *itertools.accumulate(rows)]
+        self.counts = torch.zeros(len(rows) * SHARED_PIECES, dtype=torch.int32)
 
-    def plan(self, number: int, a: Any, b: Any) -> None: ...
+    def plan(self, number: int, a: Any, b: Any) -> None:
+        self.width = 4 * b.shape[1]
+        self.product = torch.empty(a.shape[0], b.shape[1])
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
-        product, size = (a.float() @ b.float()).contiguous(), 4 * max(self.rows) * b.shape[1]
-        others = [peer for peer in range(len(self.rows)) if peer != self.rank]
-        for peer in others:
-            part = product[self.bounds[peer] : self.bounds[peer + 1]]
-            word = ctypes.c_int32.from_address(self.flags[peer] + 4 * self.rank)
-            assert word.value == 0, "a part is sent before the last one was read"
-            if self.rows[peer]:
-                ctypes.memmove(self.sums[peer] + self.rank * size, part.data_ptr(), part.numel() * 4)
-                word.value = 1
-        total = product[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
-        for peer in others if self.rows[self.rank] else []:
-            word, end = ctypes.c_int32.from_address(self.flags[self.rank] + 4 * peer), time.monotonic() + 20
-            while word.value != 1:
-                assert time.monotonic() < end, "a part never arrives"
-            part = torch.empty_like(total)
-            ctypes.memmove(part.data_ptr(), self.sums[self.rank] + peer * size, part.numel() * 4)
-            total += part
-            word.value = 0
+        self.product.copy_(a.float() @ b.float())
+        assert not self.counts.any(), "the counts of the last call are left"
+        for peer, piece in itertools.product(range(len(self.rows)), range(SHARED_PIECES)):
+            if peer != self.rank and self._piece(peer, piece)[1]:
+                self.counts[piece * len(self.rows) + peer] = 1
+        self.running.append(lambda: self.add(out))
+
+    def add(self, out: Any) -> None:
+        total = self.product[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
+        for peer in range(len(self.rows)):
+            if peer != self.rank and self.rows[self.rank]:
+                part, at = torch.empty_like(total), slot_of(peer, self.rank, self.rows)
+                ctypes.memmove(part.data_ptr(), self.received[self.rank] + at * self.width, part.numel() * 4)
+                total += part
         out.copy_(total)
+
+    def _piece(self, keeper: int, piece: int) -> tuple[int, int]:
+        bounds = [self.rows[keeper] * i // SHARED_PIECES for i in (piece, piece + 1)]
+        return bounds[0], bounds[1] - bounds[0]
+
+    def count(self, keeper: int, piece: int) -> tuple[int, int]:
+        place = self.counts.data_ptr() + 4 * (piece * len(self.rows) + keeper)
+        return place, min(self._piece(keeper, piece)[1], 1)
+
+    def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
+        first, count = self._piece(keeper, piece)
+        to = self.received[keeper] + (slot_of(self.rank, keeper, self.rows) + first) * self.width
+        source = self.product.data_ptr() + (self.bounds[keeper] + first) * self.width
+        return to, source, count * self.width
 
 
 class Exchanged:
@@ -200,6 +213,16 @@ class Exchanged:
         out.copy_(total)
 
 
+def finished(workspace: Any, caller: Any, capturing: bool) -> None:
+    """Kernels that wait for copies have ended when a call has."""
+    while Summed.running:
+        Summed.running.pop()()
+    finish(workspace, caller, capturing)
+
+
+finish = symmetric.Workspace.finish
+
+
 @contextmanager
 def gpus() -> Any:
     made: list[Memory] = []
@@ -215,6 +238,7 @@ def gpus() -> Any:
         patch.object(symmetric, "compute", multiplied),
         patch.object(symmetric, "ArrivingProducts", Arriving),
         patch.object(symmetric, "SummedProducts", Summed),
+        patch.object(symmetric.Workspace, "finish", finished),
         patch.object(symmetric, "Exchanges", Exchanged),
         patch.object(symmetric_memory, "empty", empty),
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),

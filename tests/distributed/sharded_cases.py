@@ -150,6 +150,82 @@ def case_groups(rank: int, ranks: int) -> None:
                 close(x.grad, y.grad)
 
 
+def laid(x: Any, place: Any, device_mesh: Any) -> Any:
+    """A DTensor, without telling others: gloo sends no FP8."""
+    rank, ranks = device_mesh.get_local_rank(), device_mesh.size()
+    own = x.chunk(ranks, place.dim)[rank].contiguous() if isinstance(place, Shard) else x
+    return DTensor.from_local(own, device_mesh, [place], run_check=False)
+
+
+def fp8(*shape: int) -> Any:
+    return torch.randint(-3, 4, shape).to(torch.float8_e4m3fn)
+
+
+def powers(shape: tuple[int, ...]) -> Any:
+    """Of two, so that sums are exact in any order."""
+    return torch.randint(-1, 2, shape).float().exp2()
+
+
+SCALES = {
+    "whole": (((), R, R), ((), R, R)),
+    "rows and columns": (((256, 1), S(0), R), ((1, 512), S(1), R)),
+    "flat": (((256,), S(0), R), ((512,), S(0), R)),
+    "blocks": (((256, 4), S(0), S(1)), ((4, 512), S(1), S(0))),
+    "square blocks": (((2, 4), S(0), S(1)), ((4, 4), S(1), S(0))),
+}
+"""Of 256 x 512 x 512: the shape, and how it lies where its operand is sharded along its own dimension, and along k."""
+
+
+def case_scaled(rank: int, ranks: int) -> None:
+    """Rows, columns and k, with the scales that go with them: the bits of one rank."""
+    device_mesh = mesh(ranks)
+    a, b, bias = fp8(256, 512), fp8(512, 512), integers((512,))
+    for of_a, of_b in SCALES.values():
+        scales = [powers(shape) for shape, *_ in (of_a, of_b)]
+        expected = tilewright.scaled_matmul(a, b, *scales, bias=bias, out_dtype="f32")
+        ways = {
+            S(0): (S(0), R, of_a[1], R, R),
+            S(1): (R, S(1), R, of_b[1], S(0)),
+            Partial(): (S(1), S(0), of_a[2], of_b[2], None),
+        }
+        for out, places in ways.items():
+            given = [laid(x, place or R, device_mesh) for x, place in zip((a, b, *scales, bias), places, strict=True)]
+            result = tilewright.scaled_matmul(*given[:4], bias=given[4], out_dtype="f32")
+            assert result.placements == (out,), (of_a, out, result.placements)
+            assert torch.equal(result.full_tensor(), expected), (of_a, out)
+
+
+def case_blocks_with_a_scale_lie_on_one_rank(rank: int, ranks: int) -> None:
+    from tilewright.frontend.pytorch.sharded import scaled_rules
+
+    device_mesh = mesh(ranks)
+    a, b, scales = fp8(192, 384), fp8(384, 512), [torch.rand(2, 3), torch.rand(3, 4)]
+    laid_so = [laid(x, R, device_mesh)._spec for x in (a, b, *scales)]
+    outputs = [outputs[0] for outputs, _ in scaled_rules(*laid_so)]
+    assert outputs == [R, S(1)]  # 96 rows are no block, and 192 elements of k are not two
+
+
+def case_scaled_groups(rank: int, ranks: int) -> None:
+    device_mesh = mesh(ranks)
+    a, b, ends = fp8(8, 256), fp8(3, 256, 512), torch.tensor([3, 3, 8], dtype=torch.int32)
+    kinds = (
+        (((), R, R), ((), R, R)),
+        (((8,), R, R), ((3,), R, R)),
+        (((8, 1), R, R), ((3, 512), S(1), R)),
+        (((8, 2), R, S(1)), ((3, 2, 512), S(2), S(1))),
+        (((8, 2), R, S(1)), ((3, 2, 4), S(2), S(1))),
+    )
+    for of_a, of_b in kinds:
+        scales = [powers(shape) for shape, *_ in (of_a, of_b)]
+        expected = tilewright.scaled_grouped_matmul(a, b, *scales, offsets=ends, out_dtype="f32")
+        ways = {S(1): (R, S(2), of_a[1], of_b[1]), Partial(): (S(1), S(1), of_a[2], of_b[2])}
+        for out, places in ways.items():
+            given = [laid(x, place, device_mesh) for x, place in zip((a, b, *scales), places, strict=True)]
+            result = tilewright.scaled_grouped_matmul(*given, offsets=laid(ends, R, device_mesh), out_dtype="f32")
+            assert result.placements == (out,), (of_a, out, result.placements)
+            assert torch.equal(result.full_tensor(), expected), (of_a, out)
+
+
 class Linear(torch.nn.Linear):
     """A layer of ours."""
 

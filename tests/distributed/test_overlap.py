@@ -15,7 +15,7 @@ from tilewright.device.links import LINKS, NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan, candidates, chosen, plan_us, ranked
 
-NVLINK = Costs.of(H200)
+NVLINK = Costs(H200)
 LARGE = {True: Work((2048, 2048), 4096, 7168), False: Work((2048, 2048), 2048, 14336)}
 
 
@@ -27,7 +27,7 @@ def overlapped(gathers: bool, work: Work, costs: Costs) -> float:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_product_never_ends_before_its_data_and_its_tiles(gathers: bool, ranks: int) -> None:
     for link in LINKS:
-        costs = Costs.of(H200, link)
+        costs = Costs(H200, link)
         work = Work((512,) * ranks, 4096, 4096)
         sent = (ranks - 1) * 512 * 4096 * 2 / link.gb_per_s / 1e3
         count, each = costs.tiles(512, work)
@@ -39,7 +39,7 @@ def test_a_product_never_ends_before_its_data_and_its_tiles(gathers: bool, ranks
 def test_a_faster_link_is_never_slower(gathers: bool) -> None:
     for plan in candidates(gathers, LARGE[gathers].rows):
         times = [
-            plan_us(plan, LARGE[gathers], Costs.of(H200, replace(NVLINK_4, gb_per_s=rate))) for rate in (25, 100, 400)
+            plan_us(plan, LARGE[gathers], Costs(H200, replace(NVLINK_4, gb_per_s=rate))) for rate in (25, 100, 400)
         ]
         assert times == sorted(times, reverse=True) and times[0] > times[-1]
 
@@ -61,7 +61,7 @@ def test_ranks_do_not_add_up_in_the_kernels_where_tiles_would_be_low() -> None:
 
 
 def test_over_a_network_data_are_not_hidden() -> None:
-    costs = Costs.of(H200, NETWORK_400)
+    costs = Costs(H200, NETWORK_400)
     assert overlapped(True, LARGE[True], costs) > 1.5 * alone_us(LARGE[True], costs)
 
 
@@ -91,7 +91,7 @@ def overlap() -> Any:
 def test_the_model_is_near_what_was_measured(overlap: Any) -> None:
     """Every way of the record, in CUDA graphs; a GPU that has been busy for long is slower than the model says."""
     found = overlap.record(overlap.RECORD)
-    costs = Costs.of(device(found["origin"]["gpu"]))
+    costs = Costs(device(found["origin"]["gpu"]))
     for one in found["times"]:
         gathers = one["kind"] == "gather"
         work = overlap.work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"])
@@ -103,7 +103,7 @@ def test_the_model_is_near_what_was_measured(overlap: Any) -> None:
 
 def test_the_chosen_plan_is_near_the_fastest_that_was_measured(overlap: Any) -> None:
     found = overlap.record(overlap.RECORD)
-    costs = Costs.of(device(found["origin"]["gpu"]))
+    costs = Costs(device(found["origin"]["gpu"]))
     for one in found["times"]:
         gathers, graph = one["kind"] == "gather", one["graph"]
         plans = ranked(gathers, overlap.work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"]), costs)

@@ -14,7 +14,9 @@ from simulated import simulated_dispatcher  # noqa: E402
 from tilewright.distributed.pytorch import shared  # noqa: E402
 from tilewright.errors import LaunchError, SimulationError  # noqa: E402
 from tilewright.frontend.options import PLAIN  # noqa: E402
-from tilewright.units import ceil_div, round_up  # noqa: E402
+from tilewright.kernels.wgmma import WgmmaConfig  # noqa: E402
+from tilewright.planning.stack import Shards  # noqa: E402
+from tilewright.planning.tile_parts import TileParts  # noqa: E402
 
 
 def products(rows: tuple[int, ...], rank: int, flags: Any) -> Any:
@@ -69,42 +71,75 @@ def test_rows_that_tma_cannot_read_are_refused() -> None:
         products((4, 3), 0, flags).start(0, aligned(7, 9), aligned(9, 8), aligned(7, 8), 0)
 
 
+RECEIVED = 1 << 24, 1 << 25, 1 << 26
+FLAGS = 1 << 23
+
+
+def sums_of(rows: tuple[int, ...], rank: int, room_bytes: int = 1 << 24) -> Any:
+    received, sent = RECEIVED[: len(rows)], lambda size: torch.empty(size, dtype=torch.uint8)
+    memory = shared.PartsMemory(received, room_bytes, FLAGS, sent)
+    return shared.SummedProducts(rows, rank, memory, PLAIN, "cpu")
+
+
 @pytest.mark.usefixtures("on_a_simulated_gpu")
 def test_sums_over_ranks_are_of_whole_tiles() -> None:
-    """A rank's launch is told its numbers, and addresses on every rank."""
+    """A rank's launch is told its numbers, and where it sends and receives."""
     told: list[Any] = []
-    sums = shared.SummedProducts((128, 64), 1, (1 << 24, 1 << 25), (0, 1 << 24), 1 << 24, PLAIN, "cpu")
+    sums = sums_of((128, 64), 1)
     a, b, out = aligned(192, 72), aligned(72, 64), aligned(64, 64)
     plan = sums.plan(0, a, b)
     (step,) = plan.steps
-    assert step.launch.options["batching"] == {"shards": 2, "own_row": 0, "own_rank": 1, "most_rows": 128}
+    assert step.launch.options["batching"] == {
+        "shards": 2,
+        "own_rank": 1,
+        "most_rows": 128,
+        "piece_tiles": sums.parts.piece_tiles,
+    }
     with patch.object(type(step.launch), "launch", lambda self, stream, *addresses: told.extend(addresses)):
         sums.start(0, a, b, out, 0)
     assert told[:3] == [a.data_ptr(), b.data_ptr(), out.data_ptr() - 128 * 64 * 2]
-    assert told[4:] == [sums._sums.data_ptr(), sums._flags.data_ptr()] and sums._sums.tolist() == [1 << 24, 1 << 25]
+    assert told[4:] == [sums._sent.data_ptr(), RECEIVED[1], sums._counts.data_ptr(), FLAGS]
     assert sums.words == {((64,), plan.words)}
 
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
-def test_rows_that_end_inside_tiles_are_not_summed_over_ranks() -> None:
-    sums = shared.SummedProducts((100, 92), 0, (1 << 24, 1 << 25), (0, 1 << 24), 1 << 24, PLAIN, "cpu")
-    with pytest.raises(LaunchError, match="adds up over ranks"):
-        sums.plan(0, aligned(192, 72), aligned(72, 64))
+def test_pieces_of_tiles_travel_to_their_rank() -> None:
+    """All tiles of a rank's rows leave once, one behind the other, and are counted."""
+    rows = (512, 512, 300)
+    for rank, keeper in itertools.permutations(range(3), 2):
+        sums = sums_of(rows, rank)
+        sums.plan(0, aligned(sum(rows), 72), aligned(72, 264))
+        at, parts = 0, sums.parts
+        for piece in range(shared.SHARED_PIECES):
+            address, count = sums.count(keeper, piece)
+            to, source, size = sums.copy(keeper, piece)
+            assert address == sums._counts.data_ptr() + 4 * (piece * 3 + keeper)
+            assert count * parts.tile_bytes == size
+            if size:
+                assert source - sums._sent.data_ptr() == at + parts.slot_bytes * (keeper - (keeper > rank))
+                assert to - sums._memory.received[keeper] == at + parts.slot_bytes * (rank - (rank > keeper))
+            at += size
+        assert at == parts.tiles[keeper] * parts.tile_bytes
 
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
-@pytest.mark.parametrize(("flag_bytes", "sum_bytes"), [(0, 1 << 24), (1 << 24, 1 << 14)])
-def test_parts_of_tiles_beyond_the_memory_for_them_are_refused(flag_bytes: int, sum_bytes: int) -> None:
-    sums = shared.SummedProducts((128, 64), 0, (flag_bytes, flag_bytes), (0, 0), sum_bytes, PLAIN, "cpu")
+def test_rows_that_end_inside_tiles_are_not_summed_over_ranks() -> None:
+    with pytest.raises(LaunchError, match="adds up over ranks"):
+        sums_of((100, 92), 0).plan(0, aligned(192, 72), aligned(72, 64))
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_parts_of_tiles_beyond_the_memory_for_them_are_refused() -> None:
     with pytest.raises(LaunchError, match="more parts of tiles than there is memory for"):
-        sums.plan(0, aligned(192, 72), aligned(72, 64))
+        sums_of((128, 64), 0, 1 << 13).plan(0, aligned(192, 72), aligned(72, 64))
 
 
 @pytest.mark.parametrize("columns", [8, 3584, 14336, 28672])
 @pytest.mark.parametrize("most_rows", [1, 300, 4096])
 def test_there_is_room_for_the_parts_of_any_tile(most_rows: int, columns: int) -> None:
     """28672 columns are 150 tiles of 192, which end behind them."""
-    room = shared.parts_elements((most_rows, 1), columns)
-    for m, n, cluster in itertools.product((16, 64, 128, 208, 256), range(8, 257, 8), (1, 2, 4)):
-        tiles = 2 * ceil_div(most_rows, m) * round_up(ceil_div(columns, n), cluster)
-        assert tiles * m * n <= room, (m, n, cluster)
+    room, shards = shared.parts_elements((most_rows, 1), columns), Shards((most_rows, 1), 0, summed=True)
+    sizes = itertools.product((16, 64, 128, 208, 256), range(8, 257, 8), ((1, 1), (2, 1), (1, 4), (2, 2)))
+    for m, n, cluster in sizes:
+        parts = TileParts.of(shards, WgmmaConfig((m, n, 64), cluster=cluster), columns, 1)
+        assert parts.slot_bytes <= room, (m, n, cluster)

@@ -16,6 +16,7 @@ from tilewright.distributed.timeline import (
     CHANNELS,
     DATA,
     MOST_PIECES,
+    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -24,6 +25,7 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
+    Send,
     Signal,
     Step,
     all_gather_steps,
@@ -77,6 +79,8 @@ class Machine:
         ]
         self.results = [[np.full((height or rows[rank], width), np.nan) for rank in range(ranks)] for _ in range(CALLS)]
         self.met: dict[tuple[int, str], set[int]] = {}
+        self.parts: dict[tuple[int, int, int, int], Any] = {}
+        """Pieces that a rank has computed of a peer's rows in a call."""
         self.steps = [steps(rank, rows) for rank in range(ranks)]
         self.ended: list[list[set[int]]] = [[set() for _ in range(ranks)] for _ in range(CALLS)]
         self.lanes = {(rank, lane): self.program(rank, lane) for rank in range(ranks) for lane in Lane}
@@ -93,6 +97,8 @@ class Machine:
                     yield False
                 while isinstance(step, Await) and not self.flags[rank, step.peer, step.channel]:
                     yield False
+                while isinstance(step, Send) and (call, rank, step.peer, step.piece) not in self.parts:
+                    yield False
                 yield from self.run(call, rank, step)
                 self.ended[call][rank].add(number)
                 yield True
@@ -103,9 +109,14 @@ class Machine:
                 self.flags[rank, step.peer, step.channel] = 0
                 return
             case Signal():
-                flag = (step.peer, rank, step.channel)
-                assert self.flags[flag] == 0, f"flag {flag} is set twice"
-                self.flags[flag] = 1
+                self.set(step.peer, rank, step.channel)
+                return
+            case Send():
+                target = self.piece(self.received(step.peer, rank), step.piece)
+                target[...] = np.nan
+                yield True
+                target[...] = self.parts[call, rank, step.peer, step.piece]
+                self.set(step.peer, rank, DATA + step.piece)
                 return
             case Exchange():
                 yield from self.exchange(call, rank, step)
@@ -130,6 +141,15 @@ class Machine:
         target[...] = np.nan
         yield True
         target[...] = value
+
+    def set(self, owner: int, source: int, channel: int) -> None:
+        flag = (owner, source, channel)
+        assert self.flags[flag] == 0, f"flag {flag} is set twice"
+        self.flags[flag] = 1
+
+    @staticmethod
+    def piece(rows: Any, number: int) -> Any:
+        return np.array_split(rows, SHARED_PIECES)[number]
 
     def meet(self, call: int, which: str, rank: int) -> Any:
         self.met.setdefault((call, which), set()).add(rank)
@@ -171,27 +191,22 @@ class Machine:
             target[here] = source[here] @ self.b[rank]
 
     def multiply_shared(self, call: int, rank: int, step: Multiply) -> Any:
-        """Sums of a peer's rows go there, one peer after the other; then own rows take those of the peers."""
+        """Parts of a peer's rows are computed, one peer after the other; then own rows take those of the peers."""
         product, starts = self.at(call, rank, step.source) @ self.b[rank], starts_of(self.rows)
 
         def rows_of(owner: int) -> Any:
             return product[starts[owner] : starts[owner] + self.rows[owner]]
 
-        for peer in step.shared:
-            if self.rows[peer]:
-                yield True
-                assert not self.flags[peer, rank, DATA], "a part is sent before the last one was read"
-                self.received(peer, rank)[...] = np.nan
-                yield True
-                self.received(peer, rank)[...] = rows_of(peer)
-                self.flags[peer, rank, DATA] = 1
-        target, total = self.at(call, rank, step.target), rows_of(rank).copy()
-        for peer in step.shared if self.rows[rank] else ():
-            while not self.flags[rank, peer, DATA]:
-                yield False
-            total += self.received(rank, peer)
+        for peer, number in itertools.product(step.shared, range(SHARED_PIECES)):
             yield True
-            self.flags[rank, peer, DATA] = 0
+            self.parts[call, rank, peer, number] = self.piece(rows_of(peer), number).copy()
+        target, total = self.at(call, rank, step.target), rows_of(rank).copy()
+        for number, peer in itertools.product(range(SHARED_PIECES), step.shared if self.rows[rank] else ()):
+            while not self.flags[rank, peer, DATA + number]:
+                yield False
+            part = self.piece(total, number)
+            part += self.piece(self.received(rank, peer), number)
+            yield True
         target[...] = total
 
     def received(self, owner: int, source: int) -> Any:

@@ -14,11 +14,14 @@ from tilewright.dtypes import BF16, F32
 from tilewright.errors import LaunchError
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import is_shared
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
+from tilewright.planning.tile_parts import TileParts
 from tilewright.problem import Gemm, Order, check
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, simulate_ranks
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 
@@ -49,13 +52,15 @@ def test_persistent_wgmma_kernels_wait(size: tuple[int, int, int], b: Order) -> 
 def test_persistent_wgmma_kernels_add_up_over_ranks(rank: int) -> None:
     """What each launch is told: other ranks' tiles come first, of which rows no tile has those of two ranks."""
     gemm, rows = Gemm(2048, 3584, 4096, BF16, out=BF16), (1024, 1024)
-    shards = Shards(rows, rank, summed=True)
+    shards = Shards(rows, rank, summed=True, pieces=8)
     plan = paper_dispatcher(H200).plan(Request(gemm, alignment_of(gemm), shards=shards, without_workspace=True))
     (step,) = plan.steps
     assert step.multiplied is not None and isinstance(step.multiplied.config.kernel, WgmmaConfig)
     assert 1024 % step.multiplied.config.kernel.m == 0 and not plan.scratch_bytes
-    assert step.pointers[3:] == ((Place.SHARD_STARTS, 0), (Place.RANK_SUMS, 0), (Place.RANK_FLAGS, 0))
-    assert launch_of(plan).args[-4:] == (2, (1024, 0)[rank], rank, 1024)
+    told = Place.SHARD_STARTS, Place.SENT_PARTS, Place.RECEIVED_PARTS, Place.SENT_COUNTS, Place.RECEIVED_FLAGS
+    assert step.pointers[3:] == tuple((place, 0) for place in told)
+    parts = TileParts.of(shards, step.multiplied.config.kernel, 3584, 2)
+    assert launch_of(plan).args[-4:] == (2, rank, 1024, parts.piece_tiles) and parts.piece_tiles * 8 >= parts.tiles[0]
 
 
 def test_the_plan_of_each_rank_gathers() -> None:
@@ -83,3 +88,11 @@ def test_rows_that_tma_cannot_read_are_refused(gemm: Gemm) -> None:
 def test_gpus_without_wgmma_are_refused() -> None:
     with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
         paper_dispatcher(device("A100")).plan(asked(Gemm(512, 512, 512, BF16, out=BF16), (256, 256), 0))
+
+
+def test_ranks_keep_whole_tiles_of_a_cluster() -> None:
+    alone = PlanConfig(WgmmaConfig((64, 128, 64), consumers=1))
+    shared = PlanConfig(WgmmaConfig((64, 128, 64), consumers=1, cluster=(2, 1)))
+    for rows, with_alone, with_shared in (((64, 64), True, False), ((128, 100), True, True), ((100, 64), False, False)):
+        shards = Shards(rows, 0, summed=True)
+        assert (is_shared(shards, alone), is_shared(shards, shared)) == (with_alone, with_shared), rows

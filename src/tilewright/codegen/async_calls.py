@@ -41,7 +41,7 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
         case async_stmt.SignalFlag():
-            name = "signal_flag" if stmt.releases else "set_flag"
+            name = "add_to_flag" if stmt.adds else "signal_flag" if stmt.releases else "set_flag"
             return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
         case async_stmt.WaitFlag():
             name = "wait_count" if stmt.or_later else "wait_flag"
@@ -60,6 +60,8 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
         case async_stmt.TmaStore():
             expr.used.add(TENSOR_MAP)
             return call(tma_name(stmt.map, of="tma_store"), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
+        case async_stmt.BulkPrefetch():
+            return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")

@@ -219,6 +219,15 @@ def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
     )
 
 
+def _add_to_flag(scope: Scope) -> str:
+    return _plain(
+        "Adds to the flag; what was done before is visible to whoever finds the sum.",
+        f"{flag_name('add_to_flag', scope)}(int* flag, int value)",
+        f"red.release.{scope.value}.global.add.s32 [%0], %1",
+        '"l"(flag), "r"(value)',
+    )
+
+
 _CLUSTER_BARRIER = f"""\
 // All threads of all blocks of the cluster meet. It orders no memory: what new barriers need, their fence has done.
 {_HEAD} void cluster_barrier() {{
@@ -314,6 +323,7 @@ def _mbarriers() -> dict[str, str]:
         **{flag_name("wait_count", scope): _wait_flag(scope, or_later=True) for scope in Scope},
         **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
         **{flag_name("set_flag", scope): _signal_flag(scope, releases=False) for scope in Scope},
+        **{flag_name("add_to_flag", scope): _add_to_flag(scope) for scope in Scope},
     }
 
 
@@ -335,6 +345,12 @@ def _tma() -> dict[str, str]:
             for first in (False, True)
         },
         **{f"tma_prefetch{_suffix(rank)}": _tma_prefetch(rank) for rank in (2, 3, 4)},
+        "bulk_prefetch": _plain(
+            "Asks the L2 for bytes that are read later.",
+            "bulk_prefetch(const void* first, int bytes)",
+            "cp.async.bulk.prefetch.L2.global [%0], %1",
+            '"l"(first), "r"(bytes)',
+        ),
         **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"

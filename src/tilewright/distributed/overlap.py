@@ -12,11 +12,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Literal
 
 from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
+    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -24,40 +28,42 @@ from tilewright.distributed.timeline import (
     Exchange,
     Lane,
     Multiply,
+    Send,
     Signal,
     Step,
 )
+from tilewright.dtypes import BF16, E4M3, F32
+from tilewright.ir.kernel import WIDEST_BYTES
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import estimates, is_ruled_out
+from tilewright.planning.packing import Alignment
+from tilewright.planning.stack import Shards
+from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
-
-_TILE = 128, 256
-"""Of the fastest kernels; smaller where it leaves SMs without a tile."""
-
-_SHARE_OF_TENSOR_RATE = 0.77
-"""Of the nominal rate, that large products reach: 4096 x 7168 x 4096 in 315 us on an H200 (torch.mm, 2026-11-22)."""
 
 _SHARE_OF_DRAM = 0.85
 """Of the nominal bandwidth: a guess."""
 
-_LAUNCH_US = 4.0
-"""Of a product, beside its tiles: launch, first loads, last stores; a guess."""
+_LAUNCH_US, _LEAST_US = 4.0, 1.0
+"""Of a product, beside its tiles: launch, first loads, last stores; and the least that its tiles take. Guesses."""
 
 # Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
 
 _CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
-_BESIDE = 1.055
+_BESIDE = 1.03
 """What tiles take longer where a call has several products, one beginning while another one ends."""
 
 _WITH_ADDED = 1.2
 """What tiles take longer whose epilogue adds what others sent."""
 
-_ARRIVING, _SHARED = 1.01, 1.04
-"""What tiles take longer in kernels that wait for rows, and in those that add up over ranks."""
+_ARRIVING, _SHARED_US = 1.01, 2.0
+"""What tiles take longer in kernels that wait for rows, as a factor, and in those that add up over ranks."""
 
-_SHARED_US, _SHARED_GB_PER_S = 6.0, 255.0
-"""Of kernels that add up over ranks: waits for the last parts, and the rate at which tiles leave, while which no others
-are multiplied for as long as the link is slower than these."""
+_SEND_US = 4.0
+"""Of a piece that is sent while a product runs, beside its copy: operations of streams on counts and flags."""
 
 _EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
 """Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
@@ -81,36 +87,58 @@ class Work:
     result_bytes: int = 2
 
 
+Sharing = Literal["", "arriving", "summed"]
+"""Whether ranks share a product: each multiplies rows that arrive while it does, or they add up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A GPU and its link. flops_per_us: of one SM."""
+    """A GPU and its link."""
 
-    sms: int
-    flops_per_us: float
-    dram_bytes_per_us: float
-    link: Link
+    device: DeviceSpec
+    link: Link = NVLINK_4
 
-    @classmethod
-    def of(cls, device: DeviceSpec, link: Link = NVLINK_4) -> Costs:
-        """From the facts about a GPU with tensor cores for bf16."""
-        rate = device.tensor.bf16_f32 * device.tensor_clock_mhz * _SHARE_OF_TENSOR_RATE
-        return cls(device.sm_count, rate, device.dram_gb_per_s * 1e3 * _SHARE_OF_DRAM, link)
+    @property
+    def sms(self) -> int:
+        return self.device.sm_count
 
-    def tiles(self, rows: int, work: Work) -> tuple[int, float]:
-        """How many tiles a product has, and microseconds of each on its SM."""
-        height, width = _TILE
-        while ceil_div(rows, height) * ceil_div(work.columns, width) < self.sms and width > 64:
-            width //= 2
-        height = min(height, max(rows, 16))
-        count = ceil_div(rows, height) * ceil_div(work.columns, width)
-        computed = 2 * height * width * work.k / self.flops_per_us
-        moved = (rows * work.k + work.k * work.columns) * work.element_bytes + rows * work.columns * work.result_bytes
-        return count, max(computed, moved / self.dram_bytes_per_us * min(self.sms, count) / count)
+    @property
+    def dram_bytes_per_us(self) -> float:
+        return self.device.dram_gb_per_s * 1e3 * _SHARE_OF_DRAM
+
+    def tiles(self, rows: int, work: Work, sharing: Sharing = "") -> tuple[int, float]:
+        """How many tiles a product has, and microseconds of each on its SM; infinite where ranks cannot share it."""
+        return _tiles(self.device, rows, work, sharing)
 
     def product_us(self, rows: int, work: Work) -> float:
         """The time of one product alone."""
         count, each = self.tiles(rows, work)
         return _LAUNCH_US + ceil_div(count, self.sms) * each
+
+
+_FORMATS = {1: E4M3, 2: BF16, 4: F32}
+"""That stand for all of as many bytes."""
+
+
+@lru_cache(maxsize=4096)
+def _tiles(device: DeviceSpec, rows: int, work: Work, sharing: Sharing) -> tuple[int, float]:
+    """Of the kernel that is estimated to be the fastest."""
+    if not rows:
+        return 0, 0.0
+    operand, out = (_FORMATS[size] for size in (work.element_bytes, work.result_bytes))
+    gemm = Gemm(rows, work.columns, work.k, operand, out=out, beta=0.0)
+    shards = Shards(work.rows, 0, summed=sharing == "summed") if sharing else None
+    alignment = Alignment(WIDEST_BYTES, WIDEST_BYTES, WIDEST_BYTES)
+    request = Request(gemm, alignment, shards=shards, without_workspace=sharing != "")
+    for time_us, config in estimates(request, device):
+        if is_ruled_out(request, config):
+            continue
+        kernel, count = config.kernel, device.sm_count
+        if isinstance(kernel, WgmmaConfig):
+            parts = max(config.split_k, 1) * kernel.cluster_k
+            count = ceil_div(rows, kernel.m) * ceil_div(work.columns, kernel.n) * parts
+        return count, max(time_us - _LAUNCH_US, _LEAST_US) / ceil_div(count, device.sm_count)
+    return 1, inf
 
 
 def alone_us(work: Work, costs: Costs) -> float:
@@ -130,6 +158,11 @@ def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> f
     return _Ranks(steps, work, costs).finish()
 
 
+def _flags_of(step: Multiply) -> list[tuple[int, int]]:
+    """The flags that a product which ranks share finds, if it has own rows: peers and channels."""
+    return [(peer, DATA + piece) for peer in step.shared for piece in range(SHARED_PIECES) if step.target.count]
+
+
 class _Ranks:
     """All ranks while their steps run."""
 
@@ -144,8 +177,10 @@ class _Ranks:
         self.free_at = dict.fromkeys(self.lanes, 0.0)
         self.ended: list[dict[int, float]] = [{} for _ in ranks]
         self.begun: dict[tuple[int, int], float] = {}
-        """When own tiles of a product that ranks share are done, or a rank has come to an exchange, until what the
-        others send is there."""
+        """When a product that ranks share comes to own tiles, or a rank to an exchange, until what the others send is
+        there."""
+        self.done_at = dict[tuple[int, int, int], float]()
+        """When a rank has computed a piece of a peer's rows."""
         self.set_at = dict[tuple[int, int, int], float]()
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
@@ -176,13 +211,16 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
+        if isinstance(step, Send):
+            done = self.done_at.get((rank, step.peer, step.piece))
+            return None if done is None else max(at, done)
         if not isinstance(step, Multiply | Exchange):
             return at
         own = self.begun.get((rank, waiting[0]))
-        if isinstance(step, Exchange):
-            awaited = () if own is None else self._peers(rank)
-        else:
-            awaited = step.arrivals if own is None else step.shared if step.target.count else ()
+        if isinstance(step, Multiply) and own is not None:
+            sent = [(rank, *flag) for flag in _flags_of(step)]
+            return own if all(flag in self.set_at for flag in sent) else None
+        awaited = step.arrivals if isinstance(step, Multiply) else () if own is None else self._peers(rank)
         if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
         return at if own is None else max([own, *(self.set_at[rank, peer, DATA] for peer in awaited)])
@@ -192,7 +230,7 @@ class _Ranks:
         number = self.lanes[place][0]
         step = self.steps[rank][number]
         if isinstance(step, Multiply) and step.shared and (rank, number) not in self.begun:
-            self.begun[rank, number] = self._shared(at, rank, step)
+            self.begun[rank, number] = self._others(at, rank, step)
             return
         if isinstance(step, Exchange) and (rank, number) not in self.begun:
             self.begun[rank, number] = at + _LAUNCH_US
@@ -219,10 +257,12 @@ class _Ranks:
                 for peer in self._peers(rank):
                     del self.set_at[rank, peer, DATA]
                 end = at + self._exchanged(step)
+            case Send():
+                size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / SHARED_PIECES
+                end = at + _SEND_US + link.copy_us(size)
+                self.set_at[step.peer, rank, DATA + step.piece] = end + link.flag_us
             case Multiply(shared=(_, *_)):
-                for peer in step.shared if step.target.count else ():
-                    del self.set_at[rank, peer, DATA]
-                end = at
+                end = self._own(at, rank, step)
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
@@ -251,32 +291,38 @@ class _Ranks:
             heapq.heappush(sms, begin + each)
         return end + added
 
-    def _shared(self, at: float, rank: int, step: Multiply) -> float:
-        """Tiles of peers' rows, which are sent as they are done, then own tiles; when these are done."""
-        link, width = self.costs.link, self._width(Buffer.RECEIVED)
-        count, each = self.costs.tiles(step.source.count, self.work)
-        each *= _SHARED
-        sms, ends, done, rows = self.sms[rank], list[float](), 0, 0
-        for owner in (*step.shared, rank):
-            rows += self.work.rows[owner]
-            until, end = count * rows // max(step.source.count, 1), at
-            for _ in range(done, until):
-                begin = max(heapq.heappop(sms), at + _LAUNCH_US)
-                end = max(end, begin + each)
-                heapq.heappush(sms, begin + each)
-            done = until
-            sent = at + _LAUNCH_US + link.latency_us + rows * width / min(link.gb_per_s, _SHARED_GB_PER_S) / 1e3
-            if owner != rank:  # blocks that send do not multiply
-                late = max(sent - end, 0.0)
-                sms[:] = [busy + late for busy in sms]
-            if owner != rank and self.work.rows[owner]:
-                self.set_at[owner, rank, DATA] = max(end, sent) + link.flag_us
+    def _others(self, at: float, rank: int, step: Multiply) -> float:
+        """Tiles of peers' rows, piece by piece; when the product has begun."""
+        begin = at + _LAUNCH_US
+        for peer in step.shared:
+            ends = self._pieces(rank, step, peer, begin, [begin] * SHARED_PIECES)
+            self.done_at |= {(rank, peer, piece): end for piece, end in enumerate(ends)}
+        return begin
+
+    def _own(self, begin: float, rank: int, step: Multiply) -> float:
+        """Own tiles, none of which ends before the others' parts of its piece are there; when all are done."""
+        there = [begin] * SHARED_PIECES
+        for peer, channel in _flags_of(step):
+            there[channel - DATA] = max(there[channel - DATA], self.set_at[rank, peer, channel])
+        return max(self._pieces(rank, step, rank, begin, there))
+
+    def _pieces(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
+        """When each piece of a rank's tiles is done. there: when its tiles can end."""
+        count, each = self.costs.tiles(step.source.count, self.work, "summed")
+        count = count * self.work.rows[owner] // max(step.source.count, 1)
+        sms, ends = self.sms[rank], list[float]()
+        for piece, arrived in enumerate(there):
+            end = arrived
+            for _ in range(count * piece // SHARED_PIECES, count * (piece + 1) // SHARED_PIECES):
+                busy = max(max(heapq.heappop(sms), begin) + each + _SHARED_US, arrived)
+                end = max(end, busy)
+                heapq.heappush(sms, busy)
             ends.append(end)
-        return ends[-1] + _SHARED_US
+        return ends
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""
-        count, each = self.costs.tiles(step.target.count, self.work)
+        count, each = self.costs.tiles(step.target.count, self.work, "arriving" if step.arrivals else "")
         begin, done = at + _LAUNCH_US, 0
         shards = [(begin, self.work.rows[rank])] if step.arrivals else [(begin, step.target.count)]
         shards += [(max(begin, self.set_at[rank, peer, DATA]), self.work.rows[peer]) for peer in step.arrivals]

@@ -162,6 +162,16 @@ class TmaPrefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkPrefetch:
+    """The L2 is asked for bytes of global memory that are read later; both the place and the size are multiples of 16
+    bytes. Nothing is read, as by `TmaPrefetch`. Source: PTX ISA 9.0, cp.async.bulk.prefetch."""
+
+    place: Ref
+    size_bytes: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TmaStore:
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
@@ -224,13 +234,15 @@ class TeamBarrier:
 class SignalFlag:
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
     passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release.
-    releases: False where nobody waits for the value, and nothing need be visible."""
+    releases: False where nobody waits for the value, and nothing need be visible. adds: the flag counts, and the value
+    is added to it; who finds the sum sees what all did that added. Source: red.release."""
 
     place: Ref
     value: Expr
     origin: str = ""
     scope: Scope = Scope.GPU
     releases: bool = True
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +358,7 @@ AsyncStmt = (
     | StoreAsync
     | TmaLoad
     | TmaPrefetch
+    | BulkPrefetch
     | TmaStore
     | PrefetchMap
     | CommitStores

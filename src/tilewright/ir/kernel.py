@@ -9,6 +9,7 @@ from tilewright.device.arch import Feature
 from tilewright.dtypes import F32, I32, I64, MBARRIER
 from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import (
+    BulkPrefetch,
     ClusterBarrier,
     SetRegisters,
     StartNextGrid,
@@ -22,7 +23,7 @@ from tilewright.ir.async_stmt import (
     WaitPreviousGrid,
     Wgmma,
 )
-from tilewright.ir.buffer import PEERS, Buffer, Space
+from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.guard import GUARD_FLAGS, Guard
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, Stmt, WaitCopies
@@ -60,11 +61,14 @@ SHARD_FLAGS, SHARD_STARTS, SHARDS = "shard_flags", "shard_starts", Var("shards")
 """For each shard of rows of A: whether it has arrived (1), and where it begins, behind which stands the end of all; how
 many shards there are."""
 
-RANK_SUMS, RANK_FLAGS = "rank_sums", "rank_flags"
-"""Where ranks that share out k receive parts of their tiles, and flags of these, 0 before and after a launch."""
+SENT_PARTS, SENT_COUNTS = "sent_parts", "sent_counts"
+"""Where a rank that shares out k leaves its parts of the tiles of others, and how many of each piece are done."""
 
-OWN_RANK, MOST_ROWS = Var("own_rank"), Var("most_rows")
-"""The number of the running rank, and the most rows that a rank keeps."""
+RECEIVED_PARTS, RECEIVED_FLAGS = "received_parts", "received_flags"
+"""Where it receives parts of its own tiles, and flags of each piece of them."""
+
+OWN_RANK, MOST_ROWS, PIECE_TILES = Var("own_rank"), Var("most_rows"), Var("piece_tiles")
+"""The number of the running rank, the most rows that a rank keeps, and how many tiles of a rank are sent together."""
 
 OWN_ROW = Var("own_row")
 """The row of C with whose tiles a kernel begins that shares its work with other ranks."""
@@ -238,7 +242,7 @@ class Kernel:
                     found.add(Feature.LDMATRIX)
                 case MultiplyTiles() | Wgmma():
                     found.add(stmt.instruction.feature)
-                case TmaLoad() | TmaPrefetch() | TmaStore():
+                case TmaLoad() | TmaPrefetch() | BulkPrefetch() | TmaStore():
                     found.add(Feature.TMA)
                 case WaitBarrier():
                     found.add(Feature.MBARRIER_TX)
@@ -267,18 +271,19 @@ class Kernel:
 
     @property
     def shard_tables(self) -> tuple[Parameter, ...]:
-        """The pointers to where the rows of each rank begin, and to their flags; or to what ranks send each other."""
+        """The pointers to where the rows of each rank begin, and to their flags; or to what it sends and receives."""
         starts = Parameter(SHARD_STARTS, I32, is_pointer=True)
         if self.split_k is SplitK.RANKS:
-            sums = Parameter(PEERS + RANK_SUMS, self.gemm.out, is_pointer=True, of_ranks=True)
-            return (starts, sums, Parameter(PEERS + RANK_FLAGS, I32, is_pointer=True, of_ranks=True))
+            parts = [Parameter(name, self.gemm.out, is_pointer=True) for name in (SENT_PARTS, RECEIVED_PARTS)]
+            flags = [Parameter(name, I32, is_pointer=True) for name in (SENT_COUNTS, RECEIVED_FLAGS)]
+            return (starts, *parts, *flags)
         return (starts, Parameter(SHARD_FLAGS, I32, is_pointer=True)) if self.arriving else ()
 
     @property
     def shard_numbers(self) -> tuple[Parameter, ...]:
         """The numbers of a kernel that shares its work with other ranks."""
         across = self.split_k is SplitK.RANKS
-        names = (SHARDS, OWN_ROW, OWN_RANK, MOST_ROWS) if across else (SHARDS, OWN_ROW) if self.arriving else ()
+        names = (SHARDS, OWN_RANK, MOST_ROWS, PIECE_TILES) if across else (SHARDS, OWN_ROW) if self.arriving else ()
         return tuple(Parameter(one.name, I32) for one in names)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.program import GROUP_LANES, Program
+from tilewright.ir.work import SplitK
 
 REGISTERS_PER_SM = 65536
 MAX_REGISTERS = 248
@@ -13,6 +14,9 @@ STEP = 8
 
 PRODUCER, CONSUMER = 24, 240
 """The least that a thread can be left with, and the most that a consumer of wgmma is given."""
+
+COURIER = 40
+"""Of a thread that loads tiles, or waits for other GPUs and tells them: with 24 NVRTC 13.0 spills up to 108 bytes."""
 
 
 def registers_at_start(threads: int, blocks: int = 1) -> int:
@@ -37,6 +41,12 @@ def budgets(threads: int, blocks: int = 1) -> tuple[int, int]:
 
 
 def register_budgets(program: Program) -> tuple[int, int]:
-    """Those of a program with roles: what its schedule says, or else what its block has."""
+    """Those of a program with roles: what its schedule says, or else what its block has. Where ranks share out k,
+    consumers leave the producer's warpgroup as many as its second thread with work takes."""
     assert program.specialized is not None
-    return program.specialized.registers or budgets(program.threads_per_block)
+    producer, consumer = program.specialized.registers or budgets(program.threads_per_block)
+    if program.split_k is not SplitK.RANKS or producer >= COURIER:
+        return producer, consumer
+    consumers = program.threads_per_block // GROUP_LANES - 1
+    left = producer + consumers * consumer - COURIER
+    return COURIER, left // consumers // STEP * STEP

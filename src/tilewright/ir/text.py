@@ -212,7 +212,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             return f"arrive at {expr.place(stmt.place)}{far}{behind}"
         case async_stmt.SignalFlag():
             word = "signal" if stmt.releases else "set"
-            return f"{word} {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
+            sign = "+=" if stmt.adds else "="
+            return f"{word} {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"
         case async_stmt.WaitFlag():
             sign = ">=" if stmt.or_later else "=="
             return f"wait for {expr.place(stmt.place)} {sign} {expr(stmt.value)}{_told(stmt.scope)}"
@@ -231,6 +232,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             return f"prefetch box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] to the L2"
         case async_stmt.TmaStore():
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
+        case async_stmt.BulkPrefetch():
+            return f"the L2 is asked for {stmt.size_bytes} bytes at {expr.place(stmt.place)}"
         case async_stmt.PrefetchMap():
             return f"prefetch {stmt.map.name}"
         case async_stmt.CommitStores():

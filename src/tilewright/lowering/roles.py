@@ -84,7 +84,8 @@ def loaded_by_tma(program: Program, loop: Loop) -> bool:
 class Compute:
     """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
     declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
-    in turn, or for all at once; barriers: that one thread makes for them."""
+    in turn, or for all at once; barriers: that one thread makes for them; courier: what a thread of the producer's
+    warpgroup does for each tile beside them."""
 
     sums: Sums
     declared: Body
@@ -94,6 +95,7 @@ class Compute:
     leave: Body
     over_parts: Callable[[Body], Body]
     barriers: Body = ()
+    courier: Body = ()
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ class TmaKernel:
         return (SetRegisters(self.plan.producer.registers, grow=False), start)
 
     def _copy_vectors(self) -> Body:
-        """What the other warps of the producer's warpgroup do: scales for each stage, vectors for each tile of C."""
+        """What the other warps of the producer's warpgroup do: scales for each stage, vectors for each tile of C, or
+        what `Compute.courier` says."""
         of_scales, of_vectors = self._teams
         found: Body = ()
         if self._vectors.vectors:
@@ -189,6 +192,10 @@ class TmaKernel:
             found = (If(of_vectors.includes, self._scheduler.each(copy, behind=self._wait)),)
         if self._scales:
             found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
+        if self.compute.courier:
+            assert not found, "one warp has vectors to copy and parts to carry"
+            carry = self._scheduler.each(lambda item: self.compute.courier, behind=self._wait)
+            found = (If(binary(Op.EQ, Var(GROUP_LANE), WARP_LANES), carry),)
         return found
 
     def _copy_scales(self, item: Item) -> Body:

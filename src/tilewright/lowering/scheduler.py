@@ -38,6 +38,7 @@ from tilewright.lowering.coordinates import (
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
 from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
+from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Dim
 
@@ -120,7 +121,7 @@ class Scheduler:
         """How many clusters cover so many tiles of blocks."""
         return ceil_div(tiles, neighbours(self.program, axis.dim))
 
-    def _rows_of(self, size: Expr) -> Expr:
+    def rows_of(self, size: Expr) -> Expr:
         """Rows of what is numbered that cover so many rows of C."""
         axis, _ = self.tile_axes
         return self._clusters(axis, ceil_div(size, axis.stride))
@@ -136,7 +137,7 @@ class Scheduler:
         """Blocks along x, y, z: of one problem, where there are many."""
         program = self.program
         if self.plan.problems.along_m:  # each group may end inside a row of tiles
-            rows, columns = self._rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
+            rows, columns = self.rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
             return rows * columns * self.plan.cluster, ONE, ONE
         if self.plan.walk is Walk.STREAM_K:  # as long as each block has some K_part of k, and no fewer than tiles
             parts = ceil_div_by(self._segments, binary(Op.MAX, PART_OF_K // self._k_stride, 1))
@@ -203,7 +204,7 @@ class Scheduler:
     @property
     def _groups(self) -> GroupsAlongM:
         counted = self.plan.problems is Problems.COUNTED_M
-        return GroupsAlongM(self.program.threads_per_block, linear_thread(self.program), self._rows_of, counted)
+        return GroupsAlongM(self.program.threads_per_block, linear_thread(self.program), self.rows_of, counted)
 
     @property
     def items(self) -> Expr:
@@ -365,16 +366,25 @@ class Scheduler:
         program = self.program
         if program.raster is None:
             return tuple(let for loop in program.grid_loops for let in bound(program, loop, hardware_number(loop)))
-        lets = raster(program.raster, number, *self.tile_counts, *self.tile_axes)
-        lets[-2:] = [self._in_cluster(self._by_arrival(let)) for let in lets[-2:]]
-        return tuple(lets)
+        rows, columns = self.tile_counts
+        run: Body = ()
+        if self.plan.split_k is SplitK.RANKS:
+            run = locate_run(number, self.rows_of, columns)
+            number, rows = IN_RUN, ROWS_OF_RUN
+        lets = raster(program.raster, number, rows, columns, *self.tile_axes)
+        lets[-2:] = [self._in_cluster(self._of_rank(let)) for let in lets[-2:]]
+        return (*run, *lets)
 
-    def _by_arrival(self, let: Let) -> Let:
-        """Where ranks share the work, the rows of tiles begin with the first whole one from the given row on."""
-        rows, _ = self.tile_axes
-        if not (self.program.arriving or self.plan.split_k is SplitK.RANKS) or let.name != rows.name:
+    def _of_rank(self, let: Let) -> Let:
+        """The rows of tiles begin with the first whole one from the given row on where rows of A arrive, and with those
+        of the rank that keeps the tile where ranks share out k."""
+        if let.name != self.tile_axes[0].name:
             return let
-        return replace(let, value=from_row(let.value, self.tile_counts[0], self._rows_of(OWN_ROW)))
+        if self.plan.split_k is SplitK.RANKS:
+            return replace(let, value=FIRST_OF_RUN + let.value)
+        if not self.program.arriving:
+            return let
+        return replace(let, value=from_row(let.value, self.tile_counts[0], self.rows_of(OWN_ROW)))
 
     def _in_cluster(self, let: Let) -> Let:
         """A coordinate of the tile of the cluster becomes that of the running block."""

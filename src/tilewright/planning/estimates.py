@@ -81,14 +81,13 @@ def is_ruled_out(request: Request, config: PlanConfig) -> bool:
 
 
 def is_shared(shards: Shards, config: PlanConfig) -> bool:
-    """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them, and
-    one consumer multiplies while another sends its tile."""
+    """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them."""
     kernel = config.kernel
     if finishes(config) or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
         return False
     if shards.summed:
-        sends_meanwhile = kernel.ping_pong or kernel.consumers == 1
-        return sends_meanwhile and not any(start % kernel.m for start in shards.starts if start < sum(shards.rows))
+        rows = kernel.m * kernel.cluster_m
+        return not any(start % rows for start in shards.starts if start < sum(shards.rows))
     return "A" not in config.packed
 
 

@@ -210,6 +210,7 @@ _UNIT_OPCODES: dict[type, str] = {
     async_stmt.WaitBarrier: "SYNCS",
     async_stmt.StoreAsync: "STAS",
     async_stmt.TmaPrefetch: "UTMAPF",
+    async_stmt.BulkPrefetch: "UBLKPF",
     async_stmt.FenceBarriers: "FENCE",
     async_stmt.FenceProxy: "FENCE",
     async_stmt.CommitStores: "UTMACMDFLUSH",

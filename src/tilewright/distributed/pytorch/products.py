@@ -21,7 +21,7 @@ from tilewright.distributed.pytorch.agreement import (
 )
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.shared import parts_elements
-from tilewright.distributed.pytorch.symmetric import TILE_FLAG_BYTES, Call, Program, Workspace, exchange_flag_bytes
+from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
@@ -247,7 +247,7 @@ def _costs(gpu: str) -> Costs:
         spec = device_named(gpu)
     except UnknownName:
         spec = H200
-    return Costs.of(spec if spec.tensor.bf16_f32 else H200)
+    return Costs(spec if spec.tensor.bf16_f32 else H200)
 
 
 def _first_met(name: str) -> LaunchError:
@@ -258,15 +258,16 @@ def _first_met(name: str) -> LaunchError:
     )
 
 
+_BY_TILES_OR_BLOCKS = SHARED, *EXCHANGED
+
+
 def _memory_of(name: str, plan: Plan) -> str:
-    """The symmetric memory of a call: that with flags of tiles or blocks is one of its own."""
-    return f"{name}, {plan.kind}" if _flag_bytes(plan, 1) else name
+    """The symmetric memory of a call: where parts of tiles lie in it, or flags of blocks, it is one of its own."""
+    return f"{name}, {plan.kind}" if plan in _BY_TILES_OR_BLOCKS else name
 
 
 def _flag_bytes(plan: Plan, ranks: int) -> int:
     """Bytes of flags that kernels have, at the start of the symmetric memory."""
-    if plan == SHARED:
-        return TILE_FLAG_BYTES
     return exchange_flag_bytes(ranks) if plan in EXCHANGED else 0
 
 
@@ -277,7 +278,7 @@ def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ..
         return flags + sum(rows) * int(a.shape[1]) * int(a.element_size())
     size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
     if plan == SHARED:
-        return flags + parts_elements(rows, columns) * size
+        return parts_elements(rows, columns) * size
     return flags + (len(rows) - 1) * max(rows) * columns * size
 
 
@@ -309,7 +310,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
     assert plan is not None
     workspace = state.workspaces[_memory_of(name, plan)]
     a = a.contiguous()
-    if _flag_bytes(plan, 1) and a.data_ptr() % 16:  # so that all ranks choose one kernel
+    if plan in _BY_TILES_OR_BLOCKS and a.data_ptr() % 16:  # so that all ranks choose one kernel
         a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]

@@ -3,12 +3,13 @@ PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
+from tilewright.distributed.timeline import SHARED_PIECES
 from tilewright.errors import LaunchError
 from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
@@ -19,8 +20,9 @@ from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.exchanging import exchange_plan
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
+from tilewright.planning.tile_parts import TileParts, slot_of
 from tilewright.problem.exchange import Exchange as RankExchange
-from tilewright.units import ceil_div, round_up
+from tilewright.units import round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 
@@ -87,73 +89,85 @@ class ArrivingProducts(_Products):
         _run(self.plan(number, a, b), stream, told)
 
 
-MOST_TILE_ROWS, MOST_CLUSTER_COLUMNS = 256, 1024
-"""Of a tile, and of the tiles of a cluster: parts of tiles that a rank receives are of whole clusters along n."""
+MOST_TILE_ROWS, MOST_CLUSTER_COLUMNS = 1024, 1024
+"""Of the tiles of a cluster: all of them are sent."""
 
 
 def parts_elements(rows: Sequence[int], columns: int) -> int:
     """Elements of the parts of tiles that a rank receives, at most, whatever tiles the kernel has."""
-    return len(rows) * round_up(max(rows) + MOST_TILE_ROWS, 8) * round_up(columns + MOST_CLUSTER_COLUMNS, 8)
+    return (len(rows) - 1) * round_up(max(rows) + MOST_TILE_ROWS, 8) * round_up(columns + MOST_CLUSTER_COLUMNS, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class PartsMemory:
+    """The memory by which the kernels of all ranks add up. received: the address of what each rank receives, with room
+    for so many bytes; flags: of the pieces that this rank receives, SHARED_PIECES for each rank; sent: memory of this
+    rank, of at least so many bytes."""
+
+    received: Sequence[int]
+    room_bytes: int
+    flags: int
+    sent: Callable[[int], Any]
 
 
 class SummedProducts(_Products):
-    """Products whose kernels add up over ranks, each of which keeps its rows.
+    """Products whose kernels add up over ranks, each of which keeps its rows: parts of other ranks' rows are left for
+    copy engines, and those of own rows are added when their flags are 1."""
 
-    sums, flags: the addresses, on each rank, of what it receives; flags are 0. sum_bytes: that there is room for behind
-    each address of sums.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[int],
-        rank: int,
-        sums: Sequence[int],
-        flags: Sequence[int],
-        sum_bytes: int,
-        options: Options,
-        device: Any,
-    ) -> None:
-        super().__init__(Shards(tuple(rows), rank, summed=True), options, device)
-        self._sum_bytes = sum_bytes
+    def __init__(self, rows: Sequence[int], rank: int, memory: PartsMemory, options: Options, device: Any) -> None:
+        super().__init__(Shards(tuple(rows), rank, summed=True, pieces=SHARED_PIECES), options, device)
+        self._memory = memory
         self.words: frozenset[tuple[tuple[int, ...], str]] = frozenset()
         """The shapes of b, and what multiplies by them."""
-        self._sums, self._flags = (torch.tensor(one, dtype=torch.int64, device=device) for one in (sums, flags))
-        self._anywhere, self._flag_bytes = sums[rank], sums[rank] - flags[rank]
+        self.parts: TileParts
+        """Of the product that was planned."""
+        self._counts = torch.zeros(SHARED_PIECES * len(rows), dtype=torch.int32, device=device)
+        self._sent: Any
 
     def _planned(self, a: Any, b: Any) -> Plan:
         plan = super()._planned(a, b)
-        self._refuse_too_many_parts(plan, a, b)
+        multiplied = plan.steps[0].multiplied
+        assert multiplied is not None and isinstance(multiplied.config.kernel, WgmmaConfig)
+        parts = TileParts.of(self._shards, multiplied.config.kernel, int(b.shape[1]), multiplied.gemm.out.bytes)
+        needed = parts.slot_bytes * (len(parts.tiles) - 1)
+        if needed > self._memory.room_bytes:
+            raise LaunchError(
+                f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more parts of tiles than there is memory for: "
+                f"{needed} bytes in {self._memory.room_bytes}."
+            )
+        self.parts, self._sent = parts, self._memory.sent(needed)
         self.words |= {(tuple(b.shape)[1:], plan.words)}
         return plan
 
-    def _refuse_too_many_parts(self, plan: Plan, a: Any, b: Any) -> None:
-        """Raises LaunchError where the peers' parts of tiles, or their flags, would lie beyond the memory for them."""
-        multiplied = plan.steps[0].multiplied
-        assert multiplied is not None
-        kernel, rows = multiplied.config.kernel, self._shards.rows
-        assert isinstance(kernel, WgmmaConfig)
-        columns = round_up(ceil_div(int(b.shape[1]), kernel.n), kernel.cluster_n)
-        tiles = len(rows) * ceil_div(max(rows), kernel.m) * columns
-        part_bytes = kernel.m * kernel.n * multiplied.gemm.out.bytes
-        if 4 * kernel.consumers * tiles > self._flag_bytes or part_bytes * tiles > self._sum_bytes:
-            raise LaunchError(
-                f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more parts of tiles than there is memory for: "
-                f"{tiles} of {part_bytes} bytes in {self._sum_bytes}, whose flags have {self._flag_bytes}."
-            )
-
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
         """Start the product on a stream, by its address. out: own rows of the sum. Raises as `plan`."""
-        plan = self.plan(number, a, b)
+        plan, received = self.plan(number, a, b), self._memory.received[self._shards.rank]
         behind = self._shards.starts[self._shards.rank] * b.shape[1] * out.element_size()
         told = {
             Place.A: a.data_ptr(),
             Place.B: b.data_ptr(),
-            Place.OUT: out.data_ptr() - behind if out.numel() else self._anywhere,  # the kernel counts all rows
+            Place.OUT: out.data_ptr() - behind if out.numel() else received,  # the kernel counts all rows
             Place.SHARD_STARTS: self._starts.data_ptr(),
-            Place.RANK_SUMS: self._sums.data_ptr(),
-            Place.RANK_FLAGS: self._flags.data_ptr(),
+            Place.SENT_PARTS: self._sent.data_ptr(),
+            Place.RECEIVED_PARTS: received,
+            Place.SENT_COUNTS: self._counts.data_ptr(),
+            Place.RECEIVED_FLAGS: self._memory.flags,
         }
         _run(plan, stream, told)
+
+    def count(self, keeper: int, piece: int) -> tuple[int, int]:
+        """The address of the count of a piece of a rank's rows, and the count when it is done."""
+        _, tiles = self.parts.piece(keeper, piece)
+        return self._counts.data_ptr() + 4 * (piece * len(self.parts.tiles) + keeper), tiles
+
+    def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
+        """How a piece travels to the rank that keeps it: to and from which address, and how many bytes."""
+        parts, rank = self.parts, self._shards.rank
+        first, tiles = parts.piece(keeper, piece)
+        behind = first * parts.tile_bytes
+        to = self._memory.received[keeper] + slot_of(rank, keeper) * parts.slot_bytes + behind
+        source = self._sent.data_ptr() + slot_of(keeper, rank) * parts.slot_bytes + behind
+        return to, source, tiles * parts.tile_bytes
 
 
 class Exchanges:

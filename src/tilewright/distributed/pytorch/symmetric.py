@@ -9,13 +9,13 @@ CUDA graph, because no value lives on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
-from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, SummedProducts
+from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, PartsMemory, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
     Add,
@@ -26,6 +26,7 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
+    Send,
     Signal,
     Step,
 )
@@ -43,8 +44,13 @@ dist: Any = torch.distributed
 _PAGE = 4096
 """Bytes before the data, for the flags: CHANNELS words for each rank."""
 
-TILE_FLAG_BYTES = 8 << 20
-"""Bytes at the start of the data, for flags of tiles where kernels add up over ranks."""
+
+_PRIORITY = -3
+"""Of streams that copy: no other stream has it. Streams share the queues of the GPU, of which there are eight for each
+priority, and a flag that is set waits for all that is before it in its queue: a kernel, too, which waits for a peer."""
+
+_LAST: dict[Any, tuple[Any, Any]] = {}
+"""On each device: the stream of the last call of any group, and the event behind it."""
 
 
 def exchange_flag_bytes(ranks: int) -> int:
@@ -73,11 +79,11 @@ class Workspace:
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
         flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
-        self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
+        copies = torch.cuda.Stream(device, priority=_PRIORITY)
+        self.streams = {Lane.SECOND: torch.cuda.Stream(device), Lane.COPIES: copies}
         self.recording = torch.cuda.Stream(device)
         """On which graphs are recorded."""
         self.start, self._end = torch.cuda.Event(), torch.cuda.Event()
-        self._last: int | None = None
         self._partials: list[Any] = []
         timeout_s, name = _timeout_s(group, device), group.group_name
         self._watchdog = Watchdog(self._end.query, timeout_s, partial(abort, name, self.rank, timeout_s))
@@ -91,15 +97,17 @@ class Workspace:
         return self._partials[-1]
 
     def begin(self, caller: Any, capturing: bool) -> None:
-        """A call starts on a stream: it waits for the one before, if that was on another one."""
-        if not capturing and self._last not in (None, caller.cuda_stream):
-            caller.wait_event(self._end)
+        """A call starts on a stream: it waits for the one before, of any group, if that was on another one. Of two
+        kernels that wait for peers, a GPU has room for one."""
+        last, end = _LAST.get(self.memory.device, (None, None))
+        if not capturing and last not in (None, caller.cuda_stream):
+            caller.wait_event(end)
 
     def finish(self, caller: Any, capturing: bool) -> None:
         """All of a call was started."""
         if not capturing:
             self._end.record(caller)
-            self._last = caller.cuda_stream
+            _LAST[self.memory.device] = caller.cuda_stream, self._end
             self._watchdog.call()
 
     def flag(self, owner: int, source: int, channel: int) -> int:
@@ -154,18 +162,8 @@ class Program:
         self._matrices = matrices
         self._options, self._adding, self._rows = options, adding, tuple(rows)
         self._is_shared = any(isinstance(step, Multiply) and step.shared for step in steps)
+        self._steps, self._instructions = steps, list[Instruction]()
         waited = {number for step in steps for number in step.after}
-        events = {number: torch.cuda.Event() for number in waited}
-        self._instructions = [
-            Instruction(
-                step.lane,
-                tuple(events[number] for number in step.after if steps[number].lane is not step.lane),
-                events.get(number),
-                self._action(step),
-                isinstance(step, Multiply | Add | Exchange),
-            )
-            for number, step in enumerate(steps)
-        ]
         last = {step.lane: number for number, step in enumerate(steps)}
         self._used = [workspace.streams[lane] for lane in last if lane is not Lane.CALLER]
         self._joined = [
@@ -195,6 +193,47 @@ class Program:
         for computation in self._computations:
             computation(call, stream.cuda_stream)
         stream.synchronize()
+        self._instructions = self._bound()
+
+    def _bound(self) -> list[Instruction]:
+        """What the steps start, of kernels that are known. Operations on flags that follow each other are one: each
+        takes a stream microseconds."""
+        steps, found = self._steps, list[Instruction]()
+        events = {number: torch.cuda.Event() for step in steps for number in step.after}
+        together: list[Any] = []
+        for number, step in enumerate(steps):
+            waits = tuple(events[i] for i in step.after if steps[i].lane is not step.lane)
+            for part in self._parts(step):
+                last = found[-1] if found else None
+                follows = last is not None and last.lane is step.lane and last.done is None and not waits
+                if isinstance(part, list) and together and follows:
+                    together += part
+                    continue
+                together = list(part) if isinstance(part, list) else []
+                action = part if not isinstance(part, list) else self._operations(together)
+                found.append(Instruction(step.lane, waits, None, action, isinstance(step, Multiply | Add | Exchange)))
+                waits = ()
+            if number in events:
+                found[-1] = replace(found[-1], done=events[number])
+        return found
+
+    def _parts(self, step: Step) -> list[Action | list[Any]]:
+        """What a step starts one after the other: actions, and operations of a stream on flags."""
+        workspace, driver = self.workspace, self._driver
+        match step:
+            case Await():
+                return [_wait_and_reset(driver, workspace.flag(workspace.rank, step.peer, step.channel))]
+            case Signal():
+                return [_write(driver, workspace.flag(step.peer, workspace.rank, step.channel), 1)]
+            case Send():
+                tell = _write(driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece), 1)
+                address, count = self._summed.count(step.peer, step.piece)
+                if not count:  # behind the last tile
+                    return [tell]
+                to, source, size = self._summed.copy(step.peer, step.piece)
+                return [_wait_and_reset(driver, address, count), self._copy(to, lambda call: source, size), tell]
+            case _:
+                return [self._action(step)]
 
     def run(self, call: Call) -> None:
         """Start all steps of a call. Work of the current stream that comes later waits for them."""
@@ -239,12 +278,11 @@ class Program:
 
     @cached_property
     def _summed(self) -> SummedProducts:
-        """Products that add up over ranks in the kernels."""
+        """Products that add up over ranks in the kernels, by the flags that are also waited for in streams."""
         workspace = self.workspace
-        flags = [base + _PAGE for base in workspace.bases]
-        sums = [address + TILE_FLAG_BYTES for address in flags]
-        room, device = workspace.room_bytes - TILE_FLAG_BYTES, workspace.memory.device
-        return SummedProducts(self._rows, workspace.rank, sums, flags, room, self._options, device)
+        received, flags = [base + _PAGE for base in workspace.bases], workspace.flag(workspace.rank, 0, DATA)
+        memory = PartsMemory(received, workspace.room_bytes, flags, workspace.partial)
+        return SummedProducts(self._rows, workspace.rank, memory, self._options, workspace.memory.device)
 
     @cached_property
     def _exchanges(self) -> Exchanges:
@@ -253,15 +291,8 @@ class Program:
         received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
         return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
 
-    def _action(self, step: Step) -> Action:
-        workspace = self.workspace
+    def _action(self, step: Copy | Add | Multiply | Exchange) -> Action:
         match step:
-            case Await():
-                flag = workspace.flag(workspace.rank, step.peer, step.channel)
-                return self._operations(_wait_and_reset(self._driver, flag))
-            case Signal():
-                flag = workspace.flag(step.peer, workspace.rank, step.channel)
-                return self._operations(_write_one(self._driver, flag))
             case Copy():
                 return self._copied(step)
             case Add():
@@ -351,11 +382,11 @@ class Program:
         return start
 
     def _operations(self, operations: list[Any]) -> Action:
-        """Operations of a stream on flags."""
-        start_all, success, count = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS, len(operations)
+        """Operations of a stream on flags; more may be put behind them until they are started."""
+        start_all, success = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS
 
         def start(call: Call, stream: int) -> None:
-            (status,) = start_all(stream, count, operations, 0)
+            (status,) = start_all(stream, len(operations), operations, 0)
             if status is not success:
                 driver_answer((status,), "waiting for another GPU, or telling it that data is there")
 
@@ -374,23 +405,19 @@ def _timeout_s(group: Any, device: Any) -> float:
     return float(timeout.total_seconds())
 
 
-def _wait_and_reset(driver: Any, address: int) -> list[Any]:
-    """Operations of a stream: wait until a word is 1, then write 0."""
+def _wait_and_reset(driver: Any, address: int, value: int = 1) -> list[Any]:
+    """Operations of a stream: wait until a word has a value, then write 0."""
     wait = driver.CUstreamBatchMemOpParams()
     wait.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
     wait.waitValue.address = driver.CUdeviceptr(address)
-    wait.waitValue.value = driver.cuuint32_t(1)
+    wait.waitValue.value = driver.cuuint32_t(value)
     wait.waitValue.flags = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     return [wait, *_write(driver, address, 0)]
 
 
-def _write_one(driver: Any, address: int) -> list[Any]:
-    """The operation of a stream that sets a flag. All that the stream has done before is seen by whoever sees the flag:
-    a barrier of the system comes before the word."""
-    return _write(driver, address, 1)
-
-
 def _write(driver: Any, address: int, value: int) -> list[Any]:
+    """The operation of a stream that sets a word. All that the stream has done before is seen by whoever sees it: a
+    barrier of the system comes before the word."""
     write = driver.CUstreamBatchMemOpParams()
     write.writeValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32
     write.writeValue.address = driver.CUdeviceptr(address)

@@ -10,6 +10,7 @@ from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
+from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.scaled import (
     Arrays,
     ScaledOptions,
@@ -30,6 +31,7 @@ def scaled(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
         result = _of_plain(arrays, scaled_options(out_dtype, fast))
         if result is not None:
             return result
+    know_sharding("scaled_matmul")
     result = torch.ops.tilewright.scaled_matmul(*arrays[:5], *words_asked(out_dtype, fast))
     return result if arrays[5] is None else arrays[5].copy_(result)
 

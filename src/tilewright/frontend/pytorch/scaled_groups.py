@@ -10,6 +10,7 @@ from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
+from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options
 from tilewright.frontend.scaled_groups import (
@@ -29,6 +30,7 @@ def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None 
     result = at_once(lambda: _computed(arrays, scaled_options(out_dtype, fast), room), *arrays)
     if result is not None:
         return result
+    know_sharding("scaled_grouped_matmul")
     words = () if room is None else (room.capacity, room.expected)
     return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *words_asked(out_dtype, fast), *words)
 

@@ -1,5 +1,5 @@
-"""How products of DTensors are sharded: rules of `torch.ops.tilewright.matmul` and `grouped_matmul` for one dimension
-of a device mesh. DTensor redistributes operands that lie otherwise.
+"""How products of DTensors are sharded: rules of `torch.ops.tilewright.matmul`, `grouped_matmul`, `scaled_matmul` and
+`scaled_grouped_matmul` for one dimension of a device mesh. DTensor redistributes operands that lie otherwise.
 
 `torch.distributed.tensor` is not imported before the program imports it.
 """
@@ -102,4 +102,68 @@ def grouped_rules(a: Any, b: Any, offsets: Any, *words: Any) -> list[Rule]:
     return [([out], [of_a, of_b, whole, *[None] * len(words)]) for out, of_a, of_b in rules]
 
 
-_RULES: dict[str, Callable[..., list[Rule]]] = {"matmul": matmul_rules, "grouped_matmul": grouped_rules}
+def scaled_rules(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None, *words: Any) -> list[Rule]:
+    """Rows, columns, k, and replicated operands, with the scales and the bias that go with them. Blocks that have a
+    scale lie on one rank."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    ranks, whole = a.mesh.size(), Replicate()
+    in_blocks = scale_a.ndim == 2 and scale_a.shape[1] > 1 and scale_b.shape[0] > 1
+    rules = [(whole, whole, whole, whole, whole, whole)]
+    of_rows = _scale_place(scale_a.shape, 0, a.shape[0], ranks)
+    of_columns = _scale_place(scale_b.shape, scale_b.ndim - 1, b.shape[1], ranks)
+    if of_rows is not None:
+        rules.append((Shard(0), Shard(0), whole, of_rows, whole, whole))
+    if of_columns is not None:
+        rules.append((Shard(1), whole, Shard(1), whole, of_columns, Shard(0)))
+    if not _is_fp8(words[:1]) and (not in_blocks or a.shape[1] % (_BLOCK * ranks) == 0):
+        along = (Shard(1), Shard(0)) if in_blocks else (whole, whole)
+        rules.append((Partial(), Shard(1), Shard(0), *along, Partial()))
+    unsaid = [None] * len(words)
+    return [([out], [*given, None if bias is None else added, *unsaid]) for out, *given, added in rules]
+
+
+def scaled_grouped_rules(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, *words: Any) -> list[Rule]:
+    """Columns of all groups, k, and replicated operands, with their scales; all are replicated where a is that of the
+    groups."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    ranks, whole = a.mesh.size(), Replicate()
+    rules = [(whole, whole, whole, whole, whole)]
+    in_blocks = scale_b.ndim == 3
+    if a.ndim == 2 and b.ndim == 3:  # (tokens, k) by (groups, k, n)
+        last = scale_b.ndim - 1
+        of_columns = _scale_place(scale_b.shape, last, b.shape[2], ranks) if last else whole
+        if of_columns is not None:
+            rules.append((Shard(1), whole, Shard(2), whole, of_columns))
+        if not _is_fp8(words[:1]) and (not in_blocks or a.shape[1] % (_BLOCK * ranks) == 0):
+            along = (Shard(1), Shard(1)) if in_blocks else (whole, whole)
+            rules.append((Partial(), Shard(1), Shard(1), *along))
+    return [([out], [*given, whole, *[None] * len(words)]) for out, *given in rules]
+
+
+_BLOCK = 128
+"""Rows, columns or elements of k of a block that has a scale."""
+
+
+def _scale_place(shape: Sequence[int], at: int, extent: int, ranks: int) -> Any:
+    """How scales lie whose operand is sharded along rows or columns, of which there are `extent`. at: the dimension of
+    the scales. None where a block with one scale would lie on two ranks."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    if all(one == 1 for one in shape):
+        return Replicate()
+    return Shard(at) if shape[at] == extent or extent % (_BLOCK * ranks) == 0 else None
+
+
+def _is_fp8(words: Sequence[Any]) -> bool:
+    """Whether a result is asked for whose parts cannot be summed."""
+    return any(word is not None and word.itemsize == 1 for word in words)
+
+
+_RULES: dict[str, Callable[..., list[Rule]]] = {
+    "matmul": matmul_rules,
+    "grouped_matmul": grouped_rules,
+    "scaled_matmul": scaled_rules,
+    "scaled_grouped_matmul": scaled_grouped_rules,
+}

@@ -108,7 +108,7 @@ class Compiler:
             case async_stmt.TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
             case async_stmt.SignalFlag():
-                return SignalFlagOp(*self._flag(stmt), stmt.releases)
+                return SignalFlagOp(*self._flag(stmt), stmt.releases, stmt.adds)
             case async_stmt.CommitStores():
                 return CommitStoresOp(*here)
             case async_stmt.WaitStores():
@@ -123,7 +123,12 @@ class Compiler:
                 return WgmmaCommitOp(*here)
             case async_stmt.WaitPreviousGrid():
                 return WaitPreviousOp(*here)
-            case async_stmt.PrefetchMap() | async_stmt.StartNextGrid() | async_stmt.TmaPrefetch():
+            case (
+                async_stmt.PrefetchMap()
+                | async_stmt.StartNextGrid()
+                | async_stmt.TmaPrefetch()
+                | async_stmt.BulkPrefetch()
+            ):
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")

@@ -53,9 +53,11 @@ class FlagOp(UnitOp):
 
 @dataclass(slots=True)
 class SignalFlagOp(FlagOp):
-    """A thread sets a flag. releases: whoever finds the value knows what the thread knew."""
+    """A thread sets a flag, or adds to it. releases: whoever finds the value knows what the thread knew, and what all
+    knew that added before it."""
 
     releases: bool = True
+    adds: bool = False
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -72,7 +74,10 @@ class SignalFlagOp(FlagOp):
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             gpu = _gpu(units.batch, row // units.clocks.warps)
             setting = Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM)
-            known.set(flag, value, setting if self.releases else None)
+            if self.adds:
+                known.add(flag, value, setting)
+            else:
+                known.set(flag, value, setting if self.releases else None)
         units.clocks.tick(np.unique(rows))
 
 

@@ -42,6 +42,15 @@ class Flags:
         self.values[flag] = value
         self.settings[self.first + flag] = setting
 
+    def add(self, flag: int, value: int, setting: Setting) -> None:
+        """All who add are of one GPU; whoever finds the sum learns what each of them knew."""
+        before = self.setting(flag) if self.values[flag] else None
+        if before is not None:
+            assert before.gpu == setting.gpu, "threads of several GPUs count in one flag"
+            row, of_system = np.maximum(before.row, setting.row), before.of_system and setting.of_system
+            setting = Setting(row, setting.gpu, of_system)
+        self.set(flag, int(self.values[flag]) + value, setting)
+
     def setting(self, flag: int) -> Setting | None:
         """Of the last time that a flag was set; None where it never was, or told nothing."""
         return self.settings.get(self.first + flag)

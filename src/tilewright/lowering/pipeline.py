@@ -181,7 +181,7 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
         if place.buffer.space is Space.SHARED
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
-    named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
+    named = [buffer for buffer in dict.fromkeys(tile.shared_buffer for tile in tiles) if buffer.name in used]
     copied = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move))
     staged = {buffer.name for buffer in named}
     vectors = (one for one in copied if one.space is Space.SHARED and one.name not in {*staged, TABLE.name})

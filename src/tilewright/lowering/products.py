@@ -225,7 +225,7 @@ def _of_boxes(
     return (If(binary(Op.EQ, binary(Op.MOD, env[staged.under], share.blocks), rank), made),)
 
 
-def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:
-    """The bytes that land in one slot of this block, whoever of the cluster sends them."""
+def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref, more_bytes: int = 0) -> ExpectBytes:
+    """The bytes that land in one slot of this block, whoever of the cluster sends them. more_bytes: beside tiles."""
     found = (tile_of(program, staged) for staged in tiles)
-    return ExpectBytes(signal, sum(tile.elements * tile.dtype.bytes for tile in found))
+    return ExpectBytes(signal, more_bytes + sum(tile.elements * tile.dtype.bytes for tile in found))

@@ -19,10 +19,12 @@ from tilewright.frontend.libraries import View
 from tilewright.frontend.options import options_of
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
+from tilewright.ir.async_stmt import Wgmma
+from tilewright.ir.visit import walk
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.gated import in_one_kernel
-from tilewright.problem import Activation, check, make_operands
+from tilewright.problem import Activation, Order, check, make_operands
 from tilewright.toolchain import build, run_on_simulator
 
 
@@ -53,6 +55,41 @@ def test_plans_of_every_kind(shape: tuple[int, int, int], dtype: DType, activati
     result = computed(simulated_dispatcher(device_name), piece.request, operands)
     verdict = check(operands, gemm.out.decode(result).reshape(shape[0], -1)[:, : shape[1]])
     assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("order", [Order.ROW, Order.COL])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WgmmaConfig((128, 96, 64), ping_pong=True, stages=4, subtile=16, cluster=(2, 1), accumulators=2),
+        WgmmaConfig((128, 128, 64), stages=3, cluster=(1, 2), accumulators=2),
+        WgmmaConfig((256, 64, 64), stages=3, subtile=32, accumulators=2),
+    ],
+    ids=lambda config: f"{config.tile}",
+)
+def test_one_instruction_multiplies_by_both(config: WgmmaConfig, order: Order) -> None:
+    """Tiles of B and B1 lie one behind the other in a stage, K-major and MN-major, and are read together."""
+    gemm = replace(piece_of(168, 136, 200, BF16).request.gemm, b=order, ldb=0)
+    assert config.reasons_against(gemm) == ()
+    built, operands = build(gemm, config.schedule(gemm)), make_operands(gemm)
+    widths = {stmt.instruction.n for _, stmt in walk(built.kernel.body) if isinstance(stmt, Wgmma)}
+    assert widths == {2 * config.tile[1]}
+    result, _ = run_on_simulator(built, operands)
+    verdict = check(operands, result)
+    assert verdict.ok, verdict.message
+
+
+def test_each_of_two_tiles_is_multiplied_by_itself_where_no_instruction_is_so_wide() -> None:
+    """Rows of an instruction along n; or more columns than there are."""
+    gemm = piece_of(168, 136, 200, BF16).request.gemm
+    for config in (
+        WgmmaConfig((144, 128, 64), stages=3, swap_ab=True, raster_rows=16, subtile=64, accumulators=2),
+        WgmmaConfig((64, 136, 64), 1, stages=3, subtile=0, accumulators=2, persistent=False),
+    ):
+        assert config.reasons_against(gemm) == ()
+        body = build(gemm, config.schedule(gemm)).kernel.body
+        widths = {stmt.instruction.n for _, stmt in walk(body) if isinstance(stmt, Wgmma)}
+        assert widths == {config.tile[0] if config.swap_ab else config.tile[1]}
 
 
 @pytest.mark.parametrize(

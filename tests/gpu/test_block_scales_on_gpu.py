@@ -26,11 +26,17 @@ KINDS: dict[str, tuple[WgmmaConfig, int]] = {
 }
 
 
+@pytest.mark.parametrize("lie", ["by threads", "side", "k"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_those_of_the_simulator(kind: str) -> None:
-    """Tiles that end outside of C, a last block of k that is not whole, a ring that goes round."""
+def test_results_are_those_of_the_simulator(kind: str, lie: str) -> None:
+    """Tiles that end outside of C, a last block of k that is not whole, a ring that goes round; scales that TMA loads,
+    and that it cannot."""
     config, columns = KINDS[kind]
-    gemm = Gemm(300, 328, 1104, E4M3, out=BF16, b=Order.COL, block_scales=BlockScales(1, columns))
+    m, n, k = 300, 328, 1104
+    steps_a, steps_b = (1, 302 if lie == "by threads" else 304), (12, 1) if lie == "k" and columns > 1 else (1, 328)
+    scales = BlockScales(1, columns, 128, steps_a, steps_b).lying(m, n, k, (0, 0))
+    assert scales.by_tma is (lie != "by threads")
+    gemm = Gemm(m, n, k, E4M3, out=BF16, b=Order.COL, block_scales=scales)
     config = replace(config, stages=int(deepest_ring(config, 1, gemm)))
     assert not config.reasons_against(gemm)
     built, operands = build(gemm, config.schedule(gemm)), make_operands(gemm)

@@ -146,13 +146,20 @@ def test_promotion_keeps_what_fast_sums_lose() -> None:
 BLOCKS = {"1x128 by 128x128": (1, 128), "1x128 both": (1, 1), "128x128 by 1x128": (128, 1)}
 
 
-@pytest.mark.cross_section("kind", "blocks", every=3)
+@pytest.mark.cross_section("kind", "blocks", "lie", every=4)
+@pytest.mark.parametrize("lie", ["by threads", "side", "k"])
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_scales_of_blocks_multiply_the_sums_of_their_blocks(kind: str, blocks: str) -> None:
-    """Blocks that end inside a tile, and a last one of 16 of k; scales that lie in rows with gaps, and in columns."""
+def test_scales_of_blocks_multiply_the_sums_of_their_blocks(kind: str, blocks: str, lie: str) -> None:
+    """Blocks that end inside a tile, and a last one of 16 of k; scales that lie in rows with gaps, and in columns; TMA
+    loads what lies at multiples of 16 bytes."""
     a, b = BLOCKS[blocks]
-    gemm = replace(problem(136, 200, 272, bias=True, out=F32), block_scales=BlockScales(a, b, 128, (1, 140), (7, 1)))
+    m, n, k = 136, 200, 272
+    along_k = (8, 1) if lie == "k" else (1, 204)
+    steps = (along_k if a > 1 else (1, 140), (7, 1) if lie == "by threads" else along_k if b > 1 else (1, 204))
+    scales = BlockScales(a, b, 128, *steps).lying(m, n, k, (0, 0))
+    assert scales.lie == (("", "") if lie == "by threads" else tuple(lie if s > 1 else "side" for s in (a, b)))
+    gemm = replace(problem(m, n, k, bias=True, out=F32), block_scales=scales)
     config = replace(KINDS[kind], promote_every=128)
     if kind == "two consumers" and b == 1 < a:
         config = replace(config, tile=(128, 128, 128))

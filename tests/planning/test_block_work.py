@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.frontend.test_gated import piece_of
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32, TF32
@@ -152,6 +153,16 @@ def test_a_table_that_is_kept_has_the_times_of_its_rows(name: str) -> None:
                 around = Around(packing, 16, 4, 8, count=2)
                 known, found = (plan_seconds(kind, [(c, around)], gemm, H200)[0] for c in (split, alone))
                 assert table.table is not None and np.array_equal(known, found)
+
+
+@pytest.mark.parametrize(("tile", "swap_ab"), [((128, 96, 64), False), ((144, 128, 64), True)])
+def test_two_sums_are_made_by_one_instruction_where_one_is_so_wide(tile: tuple[int, int, int], swap_ab: bool) -> None:
+    gemm = piece_of(4096, 4096, 4096, BF16).request.gemm
+    config = WgmmaConfig(tile, stages=3, swap_ab=swap_ab, accumulators=2, raster_rows=16, subtile=64 if swap_ab else 16)
+    counted = simulated(build_of(gemm, PlanConfig(config)))
+    formed = formed_of(config, gemm, counted)
+    for of in ("matrix_instructions", "operand_bytes", "matrix_flops"):
+        assert np.max(getattr(formed.step, of)) == pytest.approx(getattr(counted.step, of)), of
 
 
 def test_an_unaligned_c_has_a_form_too() -> None:

@@ -412,6 +412,23 @@ def test_boxes_begin_at_multiples_of_the_swizzle() -> None:
     assert "A box in A_tile is at byte 128 of shared memory, not at a multiple of 1024" in text
 
 
+@pytest.mark.parametrize("elements", [1, 4, 8])
+def test_boxes_begin_at_multiples_of_16_bytes_of_a_line(elements: int) -> None:
+    """As the hardware has it, though the driver takes the map."""
+
+    def later(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, TmaLoad) and stmt.map.operand == "A":
+            return replace(stmt, at=(stmt.at[0] + elements, *stmt.at[1:]))
+        return None
+
+    gemm = Gemm(64, 64, 64, dtype=BF16, out=BF16)
+    if elements % 8 == 0:
+        assert Kind.MISALIGNED not in kinds(changed(ring(), later), gemm)
+    else:
+        text = error(changed(ring(), later), gemm)
+        assert f"A box of A begins at byte {2 * elements} of a line, not at a multiple of 16" in text
+
+
 def test_leading_dimensions_are_multiples_of_16_bytes() -> None:
     text = error(ring(), Gemm(64, 64, 64, dtype=BF16, out=BF16, lda=68))
     assert "the leading dimension of A is 136 bytes" in text

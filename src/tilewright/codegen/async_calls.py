@@ -13,6 +13,7 @@ from tilewright.codegen.async_prelude import (
     wait_guarded_name,
     wgmma_name,
 )
+from tilewright.codegen.descriptors import descriptor
 from tilewright.codegen.expr import CudaExpr
 from tilewright.ir import async_stmt
 from tilewright.ir.buffer import Ref, Space
@@ -140,11 +141,5 @@ def _multiply(stmt: async_stmt.Wgmma, expr: CudaExpr, address: Callable[[Ref], s
     turned = ", ".join(str(int(side.turned)) for side in sides)
     transposed = f"<{turned}>" if transposes(stmt.instruction.product) else ""
     add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
-    a, b = (address(one) if isinstance(one, Ref) else _descriptor(one, expr, address) for one in (stmt.a, stmt.b))
+    a, b = (address(one) if isinstance(one, Ref) else descriptor(one, expr) for one in (stmt.a, stmt.b))
     return f"{name}{transposed}({address(stmt.d)}, {a}, {b}, {add})"
-
-
-def _descriptor(matrix: async_stmt.SharedMatrix, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
-    expr.used.add("matrix_descriptor")
-    numbers = f"{matrix.leading_bytes}, {matrix.stride_bytes}, {matrix.swizzle.descriptor_code}"
-    return f"matrix_descriptor<{numbers}>({address(matrix.place)})"

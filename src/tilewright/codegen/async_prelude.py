@@ -253,12 +253,18 @@ template <int pending, int count, typename T>
 }}"""
 
 _MATRIX_DESCRIPTOR = f"""\
-// Where a tile of shared memory begins and how its pieces lie, as wgmma is told.
-template <int leading_bytes, int stride_bytes, int swizzle>
-{_HEAD} unsigned long long matrix_descriptor(const void* tile) {{
-    const unsigned address = {_SHARED}(tile);
-    const unsigned long long strides = (unsigned long long)(stride_bytes >> 4) << 32 | (leading_bytes >> 4) << 16;
-    return (unsigned long long)swizzle << 62 | strides | (address & 0x3ffff) >> 4;
+// Where a tile of shared memory begins and how its pieces lie, as wgmma is told. start: the lower half of it.
+template <int stride_bytes, int swizzle>
+{_HEAD} unsigned long long matrix_descriptor(unsigned start) {{
+    return (unsigned long long)((unsigned)swizzle << 30 | stride_bytes >> 4) << 32 | start;
+}}"""
+
+_MATRIX_START = f"""\
+// Where the tiles of a buffer begin, in units of 16 bytes. Of another lane, so that it is kept, and not found anew.
+template <int leading_bytes>
+{_HEAD} unsigned matrix_start(const void* tiles) {{
+    const unsigned address = {_SHARED}(tiles);
+    return __shfl_sync(0xffffffffu, (leading_bytes >> 4) << 16 | (address & 0x3ffff) >> 4, 0);
 }}"""
 
 
@@ -416,6 +422,7 @@ def _wgmma() -> dict[str, str]:
             "The wgmma started so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"
         ),
         "wgmma_wait_group": _WAIT_PRODUCTS,
+        "matrix_start": _MATRIX_START,
         "matrix_descriptor": _MATRIX_DESCRIPTOR,
         **{
             store_matrices_name(count, transposed): _store_matrices(count, transposed)

@@ -22,11 +22,12 @@ from tilewright.frontend.options import PLAIN, Options, format_asked
 from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
 from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
-from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, tight
+from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, lone, product_of, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan
+from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import Gemm
 
 PROMOTE_EVERY = 128
@@ -158,7 +159,7 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
         epilogue=epilogue,
         ld_added=tuple(max(one, 1) for one in matrices),
         numbers=options.call.numbers,
-        block_scales=scaling.blocks if product.k else None,
+        block_scales=_blocks(scaling, product, views) if product.k else None,
         b_dtype=views.b.dtype if views.b.dtype is not views.a.dtype else None,
     )
     at_bias = 0 if bias is None else bias.pointer
@@ -174,6 +175,13 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
         power_of_two(at_out.pointer | gemm.ldc * out.bytes | at_bias),
     )
     return Request(gemm, alignment, promote_every=BLOCK if gemm.block_scales is not None else options.promote_every)
+
+
+def _blocks(scaling: Scaling, product: Product, views: ScaledViews) -> BlockScales | None:
+    """Scales of blocks, and whether TMA can load them."""
+    if scaling.blocks is None:
+        return None
+    return scaling.blocks.lying(product.m, product.n, product.k, (views.scale_a.pointer, views.scale_b.pointer))
 
 
 def refuse_device(device: int, gemm: Gemm) -> None:

@@ -15,7 +15,8 @@ from tilewright.dtypes import DType
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Expr
+from tilewright.ir.expr import ZERO, Const, Expr
+from tilewright.ir.joined import joined
 from tilewright.ir.program import Axis, Program, Staged
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.fragment import QUAD_LANES, WORD_BYTES, Fragment, FragmentDigit, Holder
@@ -115,7 +116,8 @@ class Tile:
     slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop. fragment: what a lane holds of
     a register tile that feeds a matrix instruction, which counts the digits in `instruction_axes`. subtiled: elements
     of a row of epilogue subtiles, those of warpgroups side by side; 0 where a tile is no such thing. uneven: the last
-    subtile is narrower, so that the C array has no rows of one length. handoff: of `Buffer`.
+    subtile is narrower, so that the C array has no rows of one length. handoff: of `Buffer`. together: the operands
+    whose tiles lie one behind the other, this one among them (`ir.joined`); none where it lies by itself.
     """
 
     staged: Staged
@@ -130,6 +132,7 @@ class Tile:
     subtiled: int = 0
     uneven: bool = False
     handoff: Handoff | None = None
+    together: tuple[OperandName, ...] = ()
 
     @property
     def is_transposed(self) -> bool:
@@ -171,12 +174,15 @@ class Tile:
             align_bytes = BOX_ALIGN_BYTES
         if self.uneven:
             axes, shape, align_bytes = ("element",), (self.elements,), MAX_SWIZZLE_REPEAT_BYTES
+        name = staged.name
+        if self.together:
+            name = name.replace(staged.operand, self.together[0], 1)
+            axes, shape = ("operand", *axes), (len(self.together), *shape)
+            notes.append(f"of {', '.join(self.together)}")
         if self.slots > 1:
             axes, shape = ("stage", *axes), (self.slots, *shape)
         note = ", ".join(notes)
-        return Buffer(
-            staged.name, Space.SHARED, self.dtype, shape, axes, note, align_bytes, None, self.slots, self.handoff
-        )
+        return Buffer(name, Space.SHARED, self.dtype, shape, axes, note, align_bytes, None, self.slots, self.handoff)
 
     @property
     def register_axes(self) -> tuple[Axis, ...]:
@@ -227,11 +233,13 @@ class Tile:
         return Ref(self.shared_buffer, (*self.stage(env), *index))
 
     def stage(self, env: Env) -> tuple[Expr, ...]:
-        """What the index of a shared tile begins with: its stage, where it has several."""
+        """What the index of a shared tile begins with: its stage, where it has several, and its place among those that
+        lie together."""
+        place = (Const(self.together.index(self.staged.operand)),) if self.together else ()
         if self.slots == 1:
-            return ()
+            return place
         assert env.stage is not None, f"a stage of {self.staged.name} is asked for outside of its pipeline"
-        return (env.stage,)
+        return (env.stage, *place)
 
     @property
     def widest_row_access(self) -> int:
@@ -274,7 +282,8 @@ def _tile_of(program: Program, staged: Staged) -> Tile:
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()
     tile = Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
-    tile = replace(tile, handoff=program.handoff_of(staged))
+    together = joined(program)
+    tile = replace(tile, handoff=program.handoff_of(staged), together=together if staged.operand in together else ())
     return _subtiled(program, tile) if staged.finished or staged.subtile else tile
 
 

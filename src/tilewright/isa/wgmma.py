@@ -78,6 +78,19 @@ def numbered_by_ptx(instruction: MatrixInstruction) -> MatrixInstruction:
     return replace(instruction, family=family, c=warpgroup_accumulator(instruction.n), left=left)
 
 
+def widened(instruction: MatrixInstruction, times: int) -> MatrixInstruction | None:
+    """The same instruction with so many times the columns; None where there is none.
+
+    >>> narrow = _instruction(96, BF16, F32)
+    >>> widened(narrow, 2).name, widened(narrow, 3)
+    ('wgmma.m64n192k16.f32.bf16', None)
+    """
+    columns = instruction.n * times
+    if columns not in WIDTHS or instruction.family.endswith(_PAIRED):
+        return None
+    return _instruction(columns, instruction.product, instruction.accumulate, instruction.product_b)
+
+
 _PLAIN = (
     *(_instruction(n, product, accumulate) for product, accumulate in _FORMATS for n in WIDTHS),
     *(_instruction(n, a, F32, b) for a, b in _MIXED for n in WIDTHS),

@@ -148,19 +148,26 @@ def _fragment(c: Any, gemm: Gemm, name: OperandName) -> Access:
     return _shared(f"{name}_frag", "load", size_bytes / (WARP_THREADS * width), width=width)
 
 
+def _multiplied_together(c: Any) -> Column:
+    """Tiles of B by which an instruction of wgmma multiplies at once, as `ir.joined`."""
+    joined = np.logical_not(c.swap_ab) & (c.accumulators * c.n <= wgmma.MAX_COLUMNS)
+    return np.where(joined, c.accumulators, 1)
+
+
 def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
-    """Each instruction takes 64 rows, all columns of the tile and 32 bytes of k, and reads both from shared memory."""
+    """Each instruction takes 64 rows, all columns of the tile, or of those of all B that it multiplies together, and 32
+    bytes of k, and reads both from shared memory."""
     rows, columns = np.where(c.swap_ab, c.n, c.m), np.where(c.swap_ab, c.m, c.n)
     k_bytes = c.k * gemm.dtype.bytes
-    products = len(gemm.products)
-    instructions = products * rows / INSTRUCTION_ROWS * (k_bytes / 32)
+    products, together = len(gemm.products), _multiplied_together(c)
+    instructions = products / together * rows / INSTRUCTION_ROWS * (k_bytes / 32)
     held = c.left_in_registers
     fragments = _shared("left_frag", "load", held * rows * k_bytes / (WARP_THREADS * 8), width=8)
     step = Phase(
         matrix_flops=products * 2.0 * c.m * c.n * c.k,
         matrix_instructions=4.0 * instructions,
         other=8.0 * instructions,
-        operand_bytes=instructions * (INSTRUCTION_ROWS * (1 - held) + columns) * 32,
+        operand_bytes=instructions * (INSTRUCTION_ROWS * (1 - held) + together * columns) * 32,
         accesses=(fragments,),
         tma_bytes=wgmma.stage_rows(c) * k_bytes,
         fp32=c.m * c.n / WARP_THREADS * wgmma.promotions(c),

@@ -22,6 +22,7 @@ from tilewright.kernels.wgmma_scales import (
     scale_bytes,
     scale_registers,
     sharing,
+    slot_bytes,
 )
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
@@ -278,7 +279,7 @@ def stage_bytes(config: Any, gemm: Gemm | None = None) -> Column:
 
 def shared_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     """Shared memory of a block. gemm: as of `stage_bytes`."""
-    ring = config.stages * stage_bytes(config, gemm)
+    ring = config.stages * stage_bytes(config, gemm) + slot_bytes(config, config.stages, gemm)
     return ring + staged_c_bytes(config) + exchanged_bytes(config) + _MBARRIER_BYTES
 
 
@@ -307,8 +308,9 @@ def blocks_per_sm(config: Any) -> Column:
 def deepest_ring(config: Any, blocks: Column = 1, gemm: Gemm | None = None) -> Column:
     """The most stages of which an SM holds so many blocks. gemm: as of `stage_bytes`."""
     fixed = _RESERVED_BYTES + _MBARRIER_BYTES + staged_c_bytes(config) + exchanged_bytes(config)
-    room = _SHARED_BYTES_PER_SM // blocks - fixed
-    return np.minimum(room // stage_bytes(config, gemm), MAX_STAGES)
+    room, each = _SHARED_BYTES_PER_SM // blocks - fixed, stage_bytes(config, gemm)
+    most = np.clip(room // each, 1, MAX_STAGES)
+    return np.minimum((room - slot_bytes(config, most, gemm)) // each, MAX_STAGES)
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import F32
+from tilewright.ir.tiles import BOX_ALIGN_BYTES
 from tilewright.kernels.columns import Column
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
+from tilewright.problem.block_scales import NAMES, BlockScales, slots_of
 from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
 
 PRODUCER_REGISTERS = 24
 COPY_REGISTERS, COPY_REGISTERS_OF_BOTH = 40, 56
@@ -68,13 +71,33 @@ def scale_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     scales = None if gemm is None else gemm.block_scales
     if scales is None:
         return 0
+    if scales.by_tma:
+        return sum(_slot_bytes(config, scales, name) for name in NAMES if scales.depth_of(name) == 1)
     entries = config.m // np.gcd(config.m, scales.a) + config.n // np.gcd(config.n, scales.b)
     return entries * F32.bytes
+
+
+def slot_bytes(config: Any, stages: Column, gemm: Gemm | None = None) -> Column:
+    """Shared memory of the slots that have the scales of several blocks of k each, beside so many stages."""
+    scales = None if gemm is None else gemm.block_scales
+    total: Column = 0
+    if scales is not None and scales.by_tma:
+        for name in NAMES:
+            depth = scales.depth_of(name)
+            if depth > 1:
+                total = total + slots_of(stages, depth) * _slot_bytes(config, scales, name)
+    return total
+
+
+def _slot_bytes(config: Any, scales: BlockScales, name: str) -> Column:
+    """Shared memory of what TMA loads of one operand's scales, which begins at a multiple of 128 bytes."""
+    along, across = scales.box(name, config.m if name == NAMES[0] else config.n)
+    return ceil_div(along * across * F32.bytes, BOX_ALIGN_BYTES) * BOX_ALIGN_BYTES
 
 
 def producer_registers(gemm: Gemm | None = None) -> int:
     """Of a thread of the producer's warpgroup, some of whose warps copy the scales of blocks."""
     scales = None if gemm is None else gemm.block_scales
-    if scales is None:
+    if scales is None or scales.by_tma:
         return PRODUCER_REGISTERS
     return COPY_REGISTERS if max(scales.a, scales.b) > 1 else COPY_REGISTERS_OF_BOTH

@@ -1,7 +1,12 @@
 """Scales of blocks, which multiply the sum of a group of k when it is promoted.
 
-    a warp of the producer   cp.async: scales of the tile for the group -> the stage of its tiles
-    consumers                MMAs of the stage;  stage -> registers;  sum += sum_group * (scale_a * scale_b)
+    the producer             TMA, or one of its warps by cp.async: scales of the tile -> a slot of shared memory
+    consumers                MMAs of the stage;  slot -> registers;  sum += sum_group * (scale_a * scale_b)
+
+A slot has the scales of a block of k, or of several that lie side by side, which one box of TMA brings with the tiles
+of the first of them: a copy costs the tensor cores some twenty clocks, however small it is. The slot that a use of the
+ring fills has been read to its end: another use filled it at least stages - 1 + d uses before, d the blocks of k that
+it has, and all uses but the last `stages` have ended. There are 2^n slots, so that no division finds one.
 
 A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
 and those of its columns, are registers of their own.
@@ -9,25 +14,38 @@ and those of its columns, are registers of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import gcd, prod
 from typing import Literal
 
 from tilewright.dtypes import F32
-from tilewright.ir.async_stmt import ArriveBarrier
+from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
+from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
 from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales, step_names
-from tilewright.units import ceil_div
+from tilewright.problem.block_scales import NAMES, PIECE, BlockScaleName, BlockScales, slots_of, step_names
+from tilewright.units import ceil_div, round_up
 
 _NUMBER = "scale_number"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A use of the ring: its stage, its number in the work item, and the uses before the item."""
+
+    stage: Expr
+    iteration: Expr
+    before: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +158,69 @@ class Side:
         """Scales of a tile for a block of k."""
         return self._tile // self._shared_by
 
-    def _entry(self, stages: int, stage: Expr, entry: Expr) -> Ref:
-        """A scale in shared memory."""
-        shape, names = (stages, self._entries), ("stage", f"{self.dim}_in_tile")
-        name = f"{self.name}_tile"
-        buffer = Buffer(name, Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
-        return Ref(buffer, (stage, entry))
+    @property
+    def box(self) -> tuple[int, int]:
+        """Scales that TMA loads at a time."""
+        along, across = self.scales.box(self.name, self._tile)
+        return int(along), int(across)
 
-    def copy(self, stages: int, stage: Expr, block_of_k: Expr, lane: Expr) -> Body:
+    @property
+    def depth(self) -> int:
+        """Blocks of k of a slot."""
+        return self.scales.depth_of(self.name)
+
+    def _block(self, use: Use, env: Env = HERE) -> Expr:
+        """The block of k of a use of the ring."""
+        origin = origin_of(self.sums.program, "k", env)
+        return use.iteration if origin == ZERO else use.iteration + binary(Op.DIV, origin, self.scales.depth)
+
+    def _uses_since(self, use: Use, env: Env = HERE) -> Expr:
+        """Uses of the ring by the work item since the one with which the slot of a use was filled: where its first
+        block of k came into it, or the item began."""
+        block = self._block(use, env)
+        since = binary(Op.MOD, block, self.depth)
+        return since if block == use.iteration else binary(Op.MIN, use.iteration, since)
+
+    def begins(self, use: Use, env: Env) -> Expr:
+        """Whether a use of the ring fills a slot."""
+        return binary(Op.EQ, self._uses_since(use, env), 0)
+
+    @property
+    def _room(self) -> int:
+        """Elements of a slot."""
+        if not self.scales.by_tma:
+            return self._entries
+        along, across = self.box
+        return round_up(along * across, BOX_ALIGN_BYTES // F32.bytes)
+
+    def load(self, stages: int, use: Use, signal: Ref, env: Env) -> TmaLoad:
+        """The scales of a use of the ring, and of those behind it that share its slot, are on their way, by TMA. Boxes
+        begin at multiples of 16 bytes."""
+        program, dim = self.sums.program, self.dim
+        several = matrix_of(program, self.name, env)
+        box = TensorMap(f"{self.name}_map", self.name, self.box, NO_SWIZZLE, step_of(self.name) if several else "")
+        first = digit_sum(tile_digits(program, dim), env) + origin_of(program, dim, env)
+        first = first if self.block == 1 else binary(Op.DIV, first, self.block)
+        block = self._block(use, env)
+        if self.depth > 1:
+            at = (block // self.depth * self.depth, first)
+        else:
+            at = (first if self.block == 1 else first // PIECE * PIECE, block)
+        return TmaLoad(self._entry(stages, use, ZERO), box, (*at, *several), signal, origin=self.name)
+
+    def _entry(self, stages: int, use: Use, entry: Expr) -> Ref:
+        """A scale in shared memory."""
+        slots, slot = stages, use.stage
+        if self.depth > 1:
+            slots = int(slots_of(stages, self.depth))
+            slot = binary(Op.MOD, use.before + use.iteration + self._uses_since(use) * -1, slots)
+        shape, names = (slots, self._room), ("slot" if self.depth > 1 else "stage", f"{self.dim}_in_tile")
+        buffer = Buffer(f"{self.name}_tile", Space.SHARED, F32, shape, names, stages=slots, handoff=Handoff.MBARRIERS)
+        if self.scales.by_tma:
+            buffer = replace(buffer, align_bytes=BOX_ALIGN_BYTES)
+        return Ref(buffer, (slot, entry))
+
+    def copy(self, stages: int, use: Use, lane: Expr) -> Body:
         """The scales of a block of k are on their way to a stage, by a warp; 0 beyond the matrix."""
         program, dim = self.sums.program, self.dim
         entry, at = lane + Var(_NUMBER) * WARP_LANES, Var(f"{self.name}_at")
@@ -155,24 +228,24 @@ class Side:
         block = at if self.block == 1 else binary(Op.DIV, at, self.block)
         along, deep = (Var(step) for step in step_names(self.name))
         bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
-        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + block_of_k * deep))
-        inside, there = binary(Op.LT, at, end_of(program, dim)), self._entry(stages, stage, entry)
+        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + self._block(use) * deep))
+        inside, there = binary(Op.LT, at, end_of(program, dim)), self._entry(stages, use, entry)
         body: Body = (Let(at.name, first), Move(there, source, 1, inside, origin=self.name, asynchronous=True))
         if self._entries % WARP_LANES:
             body = (If(binary(Op.LT, entry, self._entries), body),)
         return (For(_NUMBER, Const(ceil_div(self._entries, WARP_LANES)), body, unroll=True),)
 
-    def read(self, stages: int, stage: Expr) -> Body:
-        """The scales of a thread from a stage into registers."""
+    def read(self, stages: int, use: Use) -> Body:
+        """The scales of a thread for a use of the ring from its slot into registers."""
         program, dim = self.sums.program, self.dim
         outside = tile_digits(program, dim)
         axis = program.instruction_axes[self.index]
         together = 2 if self.index == 1 and self.block == 1 else 1  # neighbours of a row are a thread's
         number = Var(_NUMBER) * together
         own = digit_sum(tuple(one for one in program.axes_of(dim) if one not in outside))
-        entry = own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
+        entry = self._entry_of(own, use)
         held = Ref(self.buffer, (*(Var(name) for name in self._tiles), number))
-        load = Move(held, self._entry(stages, stage, entry), together, origin=self.name)
+        load = Move(held, self._entry(stages, use, entry), together, origin=self.name)
         body: Body = (Let(axis.name, self._place_of(number)), load)
         body = (For(_NUMBER, Const(self.count // together), body, unroll=True),)
         for other in reversed(program.sum_axes):
@@ -180,11 +253,25 @@ class Side:
                 body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
         return (Alloc(self.buffer), *body)
 
+    def _entry_of(self, own: Expr, use: Use) -> Expr:
+        """The place in a slot of the scale of a row or column of the tile."""
+        if not self.scales.by_tma:
+            return own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
+        if self.block == 1:
+            return own
+        first = digit_sum(tile_digits(self.sums.program, self.dim))
+        entry = binary(Op.DIV, own, self.block)
+        if self._tile % self.block:
+            entry = binary(Op.DIV, first + own, self.block) + binary(Op.DIV, first, self.block) * -1
+        if self.depth > 1:
+            return entry * self.depth + binary(Op.MOD, self._block(use), self.depth)
+        return entry + binary(Op.MOD, binary(Op.DIV, first, self.block), PIECE)
+
 
 @dataclass(frozen=True, slots=True)
 class ScaleStream:
-    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp. sides:
-    none where a kernel has no such scales."""
+    """The scales that come with the stages of a ring: by TMA, or by a warp where it cannot load them. sides: none where
+    a kernel has no such scales."""
 
     sides: tuple[Side, ...]
     stages: int
@@ -193,17 +280,43 @@ class ScaleStream:
         return bool(self.sides)
 
     @property
+    def by_warp(self) -> bool:
+        return any(not side.scales.by_tma for side in self.sides)
+
+    @property
     def arrivals(self) -> int:
         """At the barrier of a stage, beside that of the thread that starts the copies."""
-        return WARP_LANES if self.sides else 0
+        return WARP_LANES if self.by_warp else 0
 
-    def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
-        """The scales of an iteration. No thread waits until they are there, so that as many are on their way as there
-        are stages. empty: the wait for the stage."""
-        program = self.sides[0].sums.program
-        origin = origin_of(program, "k")
-        block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
-        copies = (stmt for side in self.sides for stmt in side.copy(self.stages, stage, block, lane))
+    @property
+    def _by_tma(self) -> tuple[Side, ...]:
+        return () if self.by_warp else self.sides
+
+    def maps(self, signal: Ref) -> tuple[TensorMap, ...]:
+        """What TMA is told of the scales. signal: any barrier of the ring."""
+        nowhere = Use(ZERO, ZERO, ZERO)
+        return tuple(side.load(self.stages, nowhere, signal, HERE).map for side in self._by_tma)
+
+    def loads(self, env: Env, use: Use, signal: Ref, expect: Callable[[int], Stmt]) -> tuple[Body, Body]:
+        """What the thread that starts the copies of a stage tells its barrier, and what it loads behind the tiles.
+        expect: the statement that tells it of so many bytes beside them."""
+        always = tuple(side for side in self._by_tma if side.depth == 1)
+        at_times = tuple(side for side in self._by_tma if side.depth > 1)
+
+        def load(sides: tuple[Side, ...]) -> Body:
+            return tuple(side.load(self.stages, use, signal, env) for side in sides)
+
+        size_bytes, more_bytes = (sum(prod(side.box) * F32.bytes for side in some) for some in (always, at_times))
+        if not at_times:
+            return (expect(size_bytes),), load(always)
+        first = at_times[0].begins(use, env)
+        told = If(first, (expect(size_bytes + more_bytes),), (expect(size_bytes),))
+        return (told,), (*load(always), If(first, load(at_times)))
+
+    def copy(self, lane: Expr, use: Use, empty: Stmt, full: Ref) -> Body:
+        """The scales of a use of the ring. No thread waits until they are there, so that as many are on their way as
+        there are stages. empty: the wait for the stage."""
+        copies = (stmt for side in self.sides for stmt in side.copy(self.stages, use, lane))
         return (empty, *copies, ArriveBarrier(full, behind_copies=True))
 
     @property
@@ -214,9 +327,9 @@ class ScaleStream:
         in front 1181, beside 1267."""
         return any(side.index == 1 and side.block == 1 for side in self.sides)
 
-    def read(self, stage: Expr) -> Body:
+    def read(self, use: Use) -> Body:
         """The scales of a thread for the running stage, which is full, into registers."""
-        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, stage))
+        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, use))
 
 
 def sides(sums: Sums) -> tuple[Side, Side] | None:

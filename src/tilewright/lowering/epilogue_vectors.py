@@ -155,7 +155,7 @@ def vectors_of(program: Program, reads: tuple[Added, ...]) -> tuple[Added, ...]:
     if program.specialized is None or program.split_k is SplitK.CLUSTER or not found:
         return ()
     tiles = (tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED)
-    used = _BESIDE_TILES_BYTES + sum(tile.shared_buffer.size_bytes for tile in tiles)
+    used = _BESIDE_TILES_BYTES + sum(buffer.size_bytes for buffer in {tile.shared_buffer for tile in tiles})
     used += TABLE.size_bytes * (program.problems.along_m)
     blocks = max(_SHARED_BYTES_PER_SM // used, 1)
     wanted = used + EpilogueVectors(program, found).size_bytes

@@ -40,7 +40,7 @@ from tilewright.lowering.generator import NOTHING_BESIDE, Beside
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
-from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared
+from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared, started
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
 from tilewright.lowering.rank_sums import RankSums
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
@@ -120,7 +120,7 @@ class Expansion:
         """The products of the running stage, one after another."""
         assert self._sums is not None
         body: list[Stmt] = []
-        for product in self.program.gemm.products:
+        for product in started(self.program):
             body += before_product(self._sums.of_part, product)
             body += replace(self, product=product)._nest(inner, env)
         return tuple(body)
@@ -346,7 +346,7 @@ class Expansion:
     def _multiply_add(self, env: Env) -> Body:
         if self.program.tensorized is not None and self._sums is not None:
             if self.program.tensorized.instruction.reads_shared:
-                products = self.program.gemm.products if self.product is None else (self.product,)
+                products = started(self.program) if self.product is None else (self.product,)
                 return tuple(multiply_shared(self.program, self._sums, one, env) for one in products)
             return multiply_tiles(self.program, self._sums, env)
         operands = {name: self._operand(name, env) for name in self.program.gemm.factors}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import InitBarrier, StartNextGrid, StoreAsync, WaitPreviousGrid
+from tilewright.ir.async_stmt import InitBarrier, StartNextGrid, StoreAsync, TmaLoad, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, guarded, step_of
@@ -181,8 +181,8 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
         if place.buffer.space is Space.SHARED
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
-    named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
-    copied = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move))
+    named = [buffer for buffer in dict.fromkeys(tile.shared_buffer for tile in tiles) if buffer.name in used]
+    copied = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, (Move, TmaLoad)))
     staged = {buffer.name for buffer in named}
     vectors = (one for one in copied if one.space is Space.SHARED and one.name not in {*staged, TABLE.name})
     barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))

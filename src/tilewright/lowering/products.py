@@ -12,6 +12,7 @@ from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.clusters import cluster_size, readers
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.joined import joined, wide_instruction
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.stmt import Body, For, If, Stmt
@@ -34,7 +35,8 @@ def reads_shared(program: Program) -> bool:
 
 
 def multiply_shared(program: Program, sums: Sums, product: Product, env: Env) -> Wgmma:
-    """The instruction that starts adding a product of the running tiles to its running sum."""
+    """The instruction that starts adding a product of the running tiles to its running sum, or all of those that it
+    multiplies together (`ir.joined`)."""
     assert program.tensorized is not None
     names = (product.b, product.a) if program.is_turned else (product.a, product.b)
     last = program.chain(names[0])[-1]
@@ -44,7 +46,14 @@ def multiply_shared(program: Program, sums: Sums, product: Product, env: Env) ->
     d = sums.in_group(sums.tile_of(product.into))
     begins = next(one for one in program.gemm.products if one.into == product.into)
     first = _is_first(program, sums, env) if product == begins else None
-    return Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name)
+    wide = wide_instruction(program) if joined(program) else None
+    return Wgmma(wide or program.tensorized.instruction, d, a, b, first, origin=sums.name)
+
+
+def started(program: Program) -> tuple[Product, ...]:
+    """The products that have instructions of their own: the first of those that one instruction multiplies together."""
+    products = program.gemm.products
+    return products[:1] if joined(program) else products
 
 
 def held_in_registers(program: Program) -> Staged | None:
@@ -216,7 +225,7 @@ def _of_boxes(
     return (If(binary(Op.EQ, binary(Op.MOD, env[staged.under], share.blocks), rank), made),)
 
 
-def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:
-    """The bytes that land in one slot of this block, whoever of the cluster sends them."""
+def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref, more_bytes: int = 0) -> ExpectBytes:
+    """The bytes that land in one slot of this block, whoever of the cluster sends them. more_bytes: beside tiles."""
     found = (tile_of(program, staged) for staged in tiles)
-    return ExpectBytes(signal, sum(tile.elements * tile.dtype.bytes for tile in found))
+    return ExpectBytes(signal, more_bytes + sum(tile.elements * tile.dtype.bytes for tile in found))

@@ -41,7 +41,7 @@ from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.arrivals import wait_for_rows
-from tilewright.lowering.block_scales import ScaleStream, sides
+from tilewright.lowering.block_scales import ScaleStream, Use, sides
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -190,7 +190,7 @@ class TmaKernel:
         if self._vectors.vectors:
             copy = lambda item: self._vectors.copy(of_vectors, item.number)  # noqa: E731
             found = (If(of_vectors.includes, self._scheduler.each(copy, behind=self._wait)),)
-        if self._scales:
+        if self._scales.by_warp:
             found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
         if self.compute.courier:
             assert not found, "one warp has vectors to copy and parts to carry"
@@ -203,12 +203,12 @@ class TmaKernel:
         team, _ = self._teams
         uses = self._numbered(item)
         wait = WaitBarrier(self.empty(self._fill), uses.parity ^ 1)
-        copy = self._scales.copy(team.lane, Var(self._loop), self._fill, wait, self.full(self._fill))
+        copy = self._scales.copy(team.lane, self._use(self._fill, uses.before), wait, self.full(self._fill))
         return (For(self._loop, self._count, (*uses.lets(self._fill.name), *copy)),)
 
     @cached_property
     def _teams(self) -> tuple[Team, Team]:
-        return teams(scales=bool(self._scales))
+        return teams(scales=self._scales.by_warp)
 
     @cached_property
     def _scales(self) -> ScaleStream:
@@ -245,6 +245,7 @@ class TmaKernel:
             each = (InitBarrier(self._ordered(stage), 1),)
             loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
         read = [tensor_map(self.program, hop.tile) for hop in self._hops]
+        read += self._scales.maps(self.full(ZERO))
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
@@ -284,7 +285,7 @@ class TmaKernel:
         events = (
             Event(always(*uses.lets(self._fill.name))),
             Event(always(WaitBarrier(self.empty(self._fill), uses.parity ^ 1))),
-            Event(steps_of(self._load), fills=True),
+            Event(steps_of(lambda env: self._load(env, uses.before)), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
         arrived = wait_for_rows(self._scheduler.tile_axes[0]) if self.program.arriving else ()
@@ -298,7 +299,7 @@ class TmaKernel:
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
-        few = bool(self._scales) or bool(self._vectors.vectors)  # registers: other warps' code takes some
+        few = self._scales.by_warp or bool(self._vectors.vectors)  # registers: other warps' code takes some
         released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait), rolled=few)
         is_last = self._scheduler.is_last(item)
         if is_last is None:
@@ -307,12 +308,19 @@ class TmaKernel:
             is_last = both(is_last, binary(Op.LT, 0, size_of(self.program, "k")))
         return (If(is_last, (released,)),)
 
-    def _load(self, env: Env) -> Body:
+    def _use(self, stage: Expr, before: Expr) -> Use:
+        """The running use of the ring. before: uses before the work item."""
+        return Use(stage, Var(self._loop), before)
+
+    def _load(self, env: Env, before: Expr) -> Body:
+        """The copies of a stage. before: as of `_use`."""
         assert env.stage is not None
         signal = self.full(env.stage)
         tiles = tuple(hop.tile for hop in self._hops)
         loads = tuple(s for tile in tiles for s in bulk_loads(self.program, tile, signal, env))
-        return (expect(self.program, tiles, signal), *loads)
+        use = Use(env.stage, env[self._loop], before)
+        told, scales = self._scales.loads(env, use, signal, lambda more: expect(self.program, tiles, signal, more))
+        return (*told, *loads, *scales)
 
     def _multiply(self, uses: NumberedStages, pending: int) -> tuple[Event, ...]:
         """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted.
@@ -397,10 +405,11 @@ class TmaKernel:
             uses = RunningStages(self._loop, self._stages, uses.before)
         lets = uses.lets(self._read.name) if isinstance(uses, NumberedStages) else ()
         stage, parity = uses.following()
+        use = self._use(self._read, uses.before)
         ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
         events = (
-            Event(always(*lets, *(self._scales.read(self._read) if self._scales.in_front else ()))),
-            Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
+            Event(always(*lets, *(self._scales.read(use) if self._scales.in_front else ()))),
+            Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead, use)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
         first, phase = uses.first()
@@ -411,9 +420,9 @@ class TmaKernel:
             *pass_turn,
         )
 
-    def _of_part(self, env: Env, ahead: Body) -> Body:
-        """The MMAs of a stage, or of a part of it that is promoted before the next one; ahead: as of `_committed`. The
-        stage is given back between the MMAs and the promotion of the last part."""
+    def _of_part(self, env: Env, ahead: Body, use: Use) -> Body:
+        """The MMAs of a use of the ring, or of a part of it that is promoted before the next one; ahead: as of
+        `_committed`. The stage is given back between the MMAs and the promotion of the last part."""
         sums, promotion = self.compute.sums, counted_by(self.compute.sums, self._loop)
         last: Expr = TRUE
         promoted: Body = ()
@@ -426,7 +435,7 @@ class TmaKernel:
             ahead, release = if_any(last, ahead), if_any(last, release)
         if not self._scales.in_front:
             stream = ScaleStream(sides(sums.of_part) or (), self._stages)
-            ahead = (*stream.read(self._read), *ahead)
+            ahead = (*stream.read(use), *ahead)
         return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:
@@ -482,7 +491,7 @@ class TmaKernel:
         uses, ahead = NumberedStages(self._loop, self._stages, ZERO), self._stages - 1
         stages = {0: self._read, ahead: binary(Op.MOD, Var(self._loop) + ahead, self._stages)}
         elected = binary(Op.EQ, Var("threadIdx.x"), 0)
-        load = Event(steps_of(self._load), ahead, beyond=Beyond.BRANCH, who=elected, fills=True)
+        load = Event(steps_of(lambda env: self._load(env, ZERO)), ahead, beyond=Beyond.BRANCH, who=elected, fills=True)
         meet = Event(always(Barrier("this stage has been read by all")), at=Position.TAIL)
         events = (load, *self._multiply(uses, 0), meet, *self._promoted())
         pipeline = Pipeline(events, Uses(self._loop, self._count, stages.get))

@@ -14,6 +14,7 @@ from math import gcd
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var, real
+from tilewright.ir.joined import joined
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
@@ -52,7 +53,9 @@ class Sums:
         if self.fragment is not None:
             shape, names = (*shape, self.fragment.registers), (*names, FRAGMENT)
         if self.accumulator.count > 1:
-            shape, names = (self.accumulator.count, *shape), (ACCUMULATOR, *names)
+            at = self._place_of_number(len(shape))
+            shape = (*shape[:at], self.accumulator.count, *shape[at:])
+            names = (*names[:at], ACCUMULATOR, *names[at:])
         return Buffer(self.name, Space.REGISTER, self.accumulator.result_dtype, shape or (1,), names)
 
     @cached_property
@@ -117,7 +120,15 @@ class Sums:
         return self.results_at(tuple(substitute(one, dict(values)) for one in self._running))
 
     def _of(self, number: Expr, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (number, *index) if self.accumulator.count > 1 else index
+        if self.accumulator.count == 1:
+            return index
+        at = self._place_of_number(len(index))
+        return (*index[:at], number, *index[at:])
+
+    def _place_of_number(self, digits: int) -> int:
+        """Which extent of the buffer counts accumulators, beside so many others: the first; or the last but one, so
+        that the fragments of all that an instruction sums together lie one behind the other."""
+        return digits - 1 if joined(self.program) else 0
 
     @property
     def _running(self) -> tuple[Expr, ...]:
@@ -134,16 +145,24 @@ class Sums:
         return Ref(self.group, (ZERO,) * len(self.group.shape))
 
     def numbered(self, number: Expr) -> tuple[Expr, ...]:
-        """The index of the register of this number, of all accumulators."""
+        """The index of the register of this number, of all accumulators, one after the other."""
+        index, number = self._digits_of(number)
+        return self._of(number % self.accumulator.count, index)
+
+    def _digits_of(self, number: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        """The index within an accumulator of the register of this number, and what is left of the number."""
+        shape = list(self.buffer.shape)
+        if self.accumulator.count > 1:
+            del shape[self._place_of_number(len(shape) - 1)]
         index: list[Expr] = []
-        for extent in reversed(self.buffer.shape):
+        for extent in reversed(shape):
             index.insert(0, number % extent)
             number = number // extent
-        return tuple(index)
+        return tuple(index), number
 
     def named(self, number: Expr) -> Body:
         """`Let`s of the digits of the result whose register has this number within an accumulator."""
-        index = self.numbered(number)[self.accumulator.count > 1 :]
+        index, _ = self._digits_of(number)
         lets = tuple(Let(axis.name, value) for axis, value in zip(self.program.sum_axes, index, strict=False))
         if self.fragment is None:
             return lets

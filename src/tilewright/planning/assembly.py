@@ -36,6 +36,7 @@ from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step, guards
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.planning.tile_parts import TileParts
+from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, piece_of
@@ -228,9 +229,10 @@ def _copied(
 
 
 def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
-    """TMA takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
+    """TMA takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows; scales of blocks are
+    known to lie so."""
     for told in kernel.maps:
-        if alignment.of(told.operand) < TMA_BYTES:
+        if told.operand not in BLOCK_SCALES and alignment.of(told.operand) < TMA_BYTES:
             raise LaunchError(
                 f"{config} loads or stores {told.operand} by TMA, and it lies at a multiple of "
                 f"{alignment.of(told.operand)} bytes."

@@ -259,9 +259,9 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
     return found
 
 
-def _sides(gemm: Gemm) -> tuple[int, ...]:
-    """Of blocks that have scales."""
-    return () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b)
+def _sides(gemm: Gemm) -> tuple[object, ...]:
+    """Of blocks that have scales, and how these lie."""
+    return () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
 
 
 def _promoted(kind: str, c: Columns, every: int, gemm: Gemm) -> Columns:

@@ -377,6 +377,8 @@ class Gemm:
 
     def tma_matrix(self, name: str) -> TmaMatrix:
         """A matrix by its lines; TMA rounds what f32 operands become on tensor cores."""
+        if self.block_scales is not None and name in BLOCK_SCALES:
+            return self.block_scales.tma_matrix(name)
         operand = next(one for one in self.matrices if one.name == name)
         mapped = self.rounds_to or operand.dtype if name in FACTORS else operand.dtype
         length, lines = Extent(operand.contiguous.upper()), Extent(operand.strided.upper())

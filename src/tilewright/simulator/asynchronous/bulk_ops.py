@@ -106,6 +106,21 @@ class TmaBase:
             )
         return first
 
+    def check_begin(self, convoy: Convoy, lanes: Array, at: Coordinates) -> None:
+        """A box is loaded from a multiple of 16 bytes of its line on. No source says so: boxes of f32 that began at
+        other elements ended with an illegal instruction, on an H100 and an H200, whatever their size (2026)."""
+        begins = at[0] * (self.box.row_bytes // self.map.box[0])
+        wrong = begins % GLOBAL_ALIGN_BYTES != 0
+        if wrong.any():
+            self.op.report(
+                Kind.MISALIGNED,
+                f"A box of {self.map.operand} begins at byte {int(begins[int(np.argmax(wrong))])} of a line, not at a "
+                f"multiple of {GLOBAL_ALIGN_BYTES}.",
+                self.op.place(convoy, lanes[wrong]),
+                note="the hardware ends with an illegal instruction.",
+                hint="let it begin before, and be longer.",
+            )
+
     def tell(self, convoy: Convoy, lanes: Array, at: Coordinates, first: Array) -> None:
         if not self.op.context.wire.bulk_copied:
             return
@@ -140,6 +155,7 @@ class TmaLoadOp(BarrierOp):
         units.check_previous(self.site, convoy, convoy.mask, self.map.operand, store=False)
         at = tuple(values(part, convoy, lanes) for part in self.at)
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
+        self._base.check_begin(convoy, lanes, at)
         self._base.tell(convoy, lanes, at, first)
         if self.mask is not None:
             source, rank = self._targets(convoy, lanes)

@@ -205,7 +205,7 @@ def ranked(
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
     for kind in families(gemm, spec):
-        if kind == "mma" and tables and not _may_be_worth_mma(tables, gemm, spec, loads_bytes, count):
+        if tables and not _may_be_worth_warps(tables, gemm, spec, loads_bytes, count):
             break
         found = {kind: table_of(kind, gemm, spec, count)}
         table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
@@ -245,9 +245,10 @@ def ranked(
     return Ranking(tables)
 
 
-def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
-    """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
-    problems only; where some is transposed, also what reads more than it computes."""
+def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
+    """Whether mma.sync, or FMAs where it multiplies no operands of the format, may be faster than wgmma, whose plans are
+    priced: where wgmma reads operands as they lie, small problems only; where some is transposed, also what reads more
+    than it computes."""
     products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
     if reads_orders(gemm):
         served = any(not one.packing.packed for one in tables)

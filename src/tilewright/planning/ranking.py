@@ -246,8 +246,8 @@ def ranked(
 
 
 def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
-    """Whether mma.sync, or FMAs where it does not multiply the format, may be faster than wgmma, whose plans are priced:
-    where wgmma reads operands as they lie, small problems only; where some is transposed, also what reads more than it
+    """Whether mma.sync, or FMAs for what it does not multiply, may be faster than wgmma, whose plans are priced: where
+    wgmma reads operands as they lie, small problems only; where some is transposed, also what reads more than it
     computes."""
     products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
     if reads_orders(gemm):

@@ -1,13 +1,14 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--further] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
-left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
-choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
+left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --further: so do the
+trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning. --check: how good the choice is
+on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
 --remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
 weigh less than what was measured.
 """
@@ -30,7 +31,7 @@ from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
 from tilewright.planning.assembly import Request
-from tilewright.planning.correction import FP8_FIT, fitted
+from tilewright.planning.correction import FP8_FIT, Fit, Trees, fit_for, fitted
 from tilewright.planning.cost import (
     Around,
     Sizes,
@@ -57,6 +58,9 @@ SPEC = device("H200")
 FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 """The family of kernels of each fit."""
 
+NOTHING = Fit({})
+"""Known before a fit."""
+
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
@@ -70,6 +74,13 @@ _TREES: dict[str, Any] = {
     "max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12, "min_samples_leaf": 30,
     "early_stopping": False, "random_state": 0,
 }  # fmt: skip
+
+
+_FURTHER: dict[str, Any] = _TREES | {
+    "max_iter": 60, "max_leaf_nodes": 8, "learning_rate": 0.07, "min_samples_leaf": 20, "l2_regularization": 5.0,
+    "max_features": 0.3,
+}  # fmt: skip
+"""Of trees behind those of a fit: a tenth of the plans that it was made of."""
 
 
 @dataclass(frozen=True)
@@ -182,40 +193,58 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     return Constants(*(float(f"{value:.4g}") for value in solved.x))
 
 
-def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any, Any]:
-    """Features, what is left of the logarithms, weights, and the number of the problem of each plan."""
+def table(data: Sequence[Measured], at: Constants | None, before: Trees | None = None) -> tuple[Any, Any, Any, Any]:
+    """Features, what is left of the logarithms, weights, and the number of the problem of each plan. before: trees that
+    what is left is left by."""
     x, y, w, group = [], [], [], []
     for number, one in enumerate(data):
         seconds = estimated(one, at)
-        sizes = one.sizes
-        lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        x.append(features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count))
+        found = features_of(one, seconds)
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
-        left = np.log(one.us / (1e6 * seconds))
+        left = np.log(one.us / (1e6 * seconds)) - known_by(before, found)
+        x.append(found)
         y.append(left - np.average(left, weights=one.weights))
         w.append(one.weights)
         group.append(np.full(len(one.us), number))
     return np.concatenate(x), np.concatenate(y), np.concatenate(w), np.concatenate(group)
 
 
-def fit_trees(x: Any, y: Any, w: Any) -> Any:
+def features_of(one: Measured, seconds: Any) -> Any:
+    """(plans, features). seconds: as the terms estimate them."""
+    sizes = one.sizes
+    lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
+    return features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count)
+
+
+def known_by(trees: Trees | None, x: Any) -> Any:
+    """Logarithms that trees add for each row of features."""
+    return 0.0 if trees is None else trees.logarithms(trees.ranks([*x.T], len(x)))
+
+
+def fit_trees(x: Any, y: Any, w: Any, options: dict[str, Any] = _TREES) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    return HistGradientBoostingRegressor(**_TREES).fit(x, y, sample_weight=w)
+    return HistGradientBoostingRegressor(**options).fit(x, y, sample_weight=w)
 
 
-def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
-    """Trees of what the plans of a problem share."""
+def fit_shared(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> Any:
+    """Trees of what the plans of a problem share. before: what is known of it."""
+    y = []
+    for one in data:
+        seconds = estimated(one, at)
+        left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, features_of(one, seconds))
+        of_problem = known_by(before.shared, np.array([problem_features(one.read, one.count)]))
+        y.append(float(np.average(left - of_problem, weights=one.weights)))
+    problems = [(one.read, one.count) for one in data]
+    return trees_of_problems(problems, y, [one.weighs for one in data], 40 if before.shared is None else 15)
 
-    left = [np.log(one.us / (1e6 * estimated(one, at))) for one in data]
-    y = [float(np.average(of, weights=one.weights)) for of, one in zip(left, data, strict=True)]
-    return trees_of_problems([(one.read, one.count) for one in data], y, [one.weighs for one in data])
 
-
-def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], weights: Sequence[float]) -> Any:
+def trees_of_problems(
+    problems: Sequence[tuple[Gemm, int]], y: Sequence[float], weights: Sequence[float], count: int = 40
+) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
+    options = _TREES | {"max_iter": count, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
     x = np.array([problem_features(one, count) for one, count in problems])
     return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=np.array(weights))
 
@@ -249,18 +278,20 @@ def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
     )
 
 
-def check(data: Sequence[Measured], at: Constants | None) -> None:
-    x, y, w, group = table(data, at)
+def check(data: Sequence[Measured], at: Constants | None, before: Trees | None) -> None:
+    x, y, w, group = table(data, at, before)
     parts = np.array([crc32(one.name.encode()) % 5 for one in data])  # a problem of two sweeps is in one part
     guess = np.zeros(len(y))
     for part in range(5):
         seen = parts[group] != part
-        guess[~seen] = fit_trees(x[seen], y[seen], w[seen]).predict(x[~seen])
-    plain = [np.log(estimated(one, at)) for one in data]
+        options = _TREES if before is None else _FURTHER
+        guess[~seen] = fit_trees(x[seen], y[seen], w[seen], options).predict(x[~seen])
+    known = known_by(before, x) * np.ones(len(y))
+    plain = [np.log(estimated(one, at)) + known[group == number] for number, one in enumerate(data)]
     told = [told + guess[group == number] for number, told in enumerate(plain)]
     judges = [number for number, one in enumerate(data) if one.peer_us is not None]
     print(f"{len(judges)} problems")
-    for what, by in (("terms:          ", plain), ("terms and trees:", told)):
+    for what, by in (("before:    ", plain), ("with trees:", told)):
         print(what, judged([data[number] for number in judges], [by[number] for number in judges]))
 
 
@@ -281,12 +312,21 @@ def told_trees(model: Any) -> dict[str, Any]:
     return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
+def both(before: Trees | None, file: dict[str, Any], further: Any) -> dict[str, Any]:
+    """The trees of a fit, and those behind them."""
+    told = told_trees(further)
+    if before is None:
+        return told
+    return {"start": float(f"{file['start'] + told['start']:.4g}"), "trees": [*file["trees"], *told["trees"]]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--remembered", type=Path, nargs="*", default=[])
     parser.add_argument("--trees", action="store_true")
+    parser.add_argument("--further", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     file = OUT / f"{asked.kind}_fit.json"
@@ -298,18 +338,23 @@ def main() -> None:
         return
     data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
-    at = None
+    at, before = None, NOTHING
+    if asked.further:
+        before = fit_for(FAMILY[asked.kind], data[0].gemm.dtype)
     if FAMILY[asked.kind] == "wgmma":
-        at = wgmma_cost.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
+        kept = asked.trees or asked.further
+        at = wgmma_cost.constants(data[0].gemm.dtype) if kept else fit_constants(data)
     if asked.check:
-        check(data, at)
+        check(data, at, before.trees)
         return
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if asked.further else {}
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
     file.write_text(json.dumps({**told, "start": 0.0, "trees": []}), encoding="utf-8")
     fitted.cache_clear()
-    x, y, w, _ = table(data, at)
-    told |= {"shared": told_trees(fit_shared(data, at))}
-    write(file, {**told, **told_trees(fit_trees(x, y, w))})
+    x, y, w, _ = table(data, at, before.trees)
+    shared = both(before.shared, known.get("shared", {}), fit_shared(data, at, before))
+    options = _FURTHER if asked.further else _TREES
+    write(file, {**told, "shared": shared, **both(before.trees, known, fit_trees(x, y, w, options))})
 
 
 def write(file: Path, told: dict[str, Any]) -> None:

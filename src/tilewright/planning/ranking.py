@@ -41,7 +41,15 @@ from tilewright.planning.candidates import (
     with_simt_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
-from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, moving, plan_seconds, shared_factor
+from tilewright.planning.cost import (
+    CORRECTED,
+    MORE_LAUNCHES_SECONDS,
+    Around,
+    few_rows,
+    moving,
+    plan_seconds,
+    shared_factor,
+)
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import estimate_us as skinny_us

@@ -7,8 +7,9 @@ wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: w
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --further: so do the
-trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning. --check: how good the choice is
-on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
+trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning; those of wgmma together with
+those of its FP8, from sweeps of both. --check: how good the choice is on problems that the fit has not seen, in five
+parts of the problems in turn; nothing is written.
 --remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
 weigh less than what was measured.
 """
@@ -77,10 +78,9 @@ _TREES: dict[str, Any] = {
 
 
 _FURTHER: dict[str, Any] = _TREES | {
-    "max_iter": 60, "max_leaf_nodes": 8, "learning_rate": 0.07, "min_samples_leaf": 20, "l2_regularization": 5.0,
-    "max_features": 0.3,
+    "max_iter": 80, "learning_rate": 0.08, "min_samples_leaf": 12, "l2_regularization": 5.0, "max_features": 0.3,
 }  # fmt: skip
-"""Of trees behind those of a fit: a tenth of the plans that it was made of."""
+"""Of trees behind those of a fit."""
 
 
 @dataclass(frozen=True)
@@ -193,15 +193,15 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     return Constants(*(float(f"{value:.4g}") for value in solved.x))
 
 
-def table(data: Sequence[Measured], at: Constants | None, before: Trees | None = None) -> tuple[Any, Any, Any, Any]:
-    """Features, what is left of the logarithms, weights, and the number of the problem of each plan. before: trees that
-    what is left is left by."""
+def table(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> tuple[Any, Any, Any, Any]:
+    """Features, what is left of the logarithms, weights, and the number of the problem of each plan. before: what is
+    known of them."""
     x, y, w, group = [], [], [], []
     for number, one in enumerate(data):
         seconds = estimated(one, at)
         found = features_of(one, seconds)
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
-        left = np.log(one.us / (1e6 * seconds)) - known_by(before, found)
+        left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, found)
         x.append(found)
         y.append(left - np.average(left, weights=one.weights))
         w.append(one.weights)
@@ -227,16 +227,21 @@ def fit_trees(x: Any, y: Any, w: Any, options: dict[str, Any] = _TREES) -> Any:
     return HistGradientBoostingRegressor(**options).fit(x, y, sample_weight=w)
 
 
-def fit_shared(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> Any:
-    """Trees of what the plans of a problem share. before: what is known of it."""
-    y = []
+def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
+    """Trees of what the plans of a problem share."""
+    problems = [(one.read, one.count) for one in data]
+    return trees_of_problems(problems, shared_left(data, at), [one.weighs for one in data])
+
+
+def shared_left(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> list[float]:
+    """Of the plans of each problem what is left together. before: what is known of it."""
+    found = []
     for one in data:
         seconds = estimated(one, at)
         left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, features_of(one, seconds))
         of_problem = known_by(before.shared, np.array([problem_features(one.read, one.count)]))
-        y.append(float(np.average(left - of_problem, weights=one.weights)))
-    problems = [(one.read, one.count) for one in data]
-    return trees_of_problems(problems, y, [one.weighs for one in data], 40 if before.shared is None else 15)
+        found.append(float(np.average(left - of_problem, weights=one.weights)))
+    return found
 
 
 def trees_of_problems(
@@ -278,16 +283,15 @@ def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
     )
 
 
-def check(data: Sequence[Measured], at: Constants | None, before: Trees | None) -> None:
-    x, y, w, group = table(data, at, before)
+def check(data: Sequence[Measured], plain: Sequence[Any], found: tuple[Any, Any, Any, Any], options: Any) -> None:
+    """How good the choice is on problems that trees have not seen. plain: logarithms of the estimates without them.
+    found: as `table` finds them."""
+    x, y, w, group = found
     parts = np.array([crc32(one.name.encode()) % 5 for one in data])  # a problem of two sweeps is in one part
     guess = np.zeros(len(y))
     for part in range(5):
         seen = parts[group] != part
-        options = _TREES if before is None else _FURTHER
         guess[~seen] = fit_trees(x[seen], y[seen], w[seen], options).predict(x[~seen])
-    known = known_by(before, x) * np.ones(len(y))
-    plain = [np.log(estimated(one, at)) + known[group == number] for number, one in enumerate(data)]
     told = [told + guess[group == number] for number, told in enumerate(plain)]
     judges = [number for number, one in enumerate(data) if one.peer_us is not None]
     print(f"{len(judges)} problems")
@@ -312,12 +316,39 @@ def told_trees(model: Any) -> dict[str, Any]:
     return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
-def both(before: Trees | None, file: dict[str, Any], further: Any) -> dict[str, Any]:
-    """The trees of a fit, and those behind them."""
-    told = told_trees(further)
-    if before is None:
-        return told
-    return {"start": float(f"{file['start'] + told['start']:.4g}"), "trees": [*file["trees"], *told["trees"]]}
+def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
+    """Trees behind those of a fit, of wgmma behind those of both of its fits: what they leave is alike."""
+    fits = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
+    data: list[Measured] = []
+    plain, tables, shared = [], [], []
+    for one in fits:
+        of_fit = measured(one, sweeps)
+        if not of_fit:
+            continue
+        before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
+        at = wgmma_cost.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
+        x, y, w, group = table(of_fit, at, before)
+        known = known_by(before.trees, x)
+        plain += [np.log(estimated(of, at)) + known[group == number] for number, of in enumerate(of_fit)]
+        tables.append((x, y, w, group + len(data)))
+        shared += shared_left(of_fit, at, before)
+        data += of_fit
+    found = tuple(np.concatenate(of) for of in zip(*tables, strict=True))
+    if only_check:
+        check(data, plain, found, _FURTHER)
+        return
+    trees = told_trees(fit_trees(*found[:3], _FURTHER))
+    problems = [(one.read, one.count) for one in data]
+    told_shared = told_trees(trees_of_problems(problems, shared, [one.weighs for one in data], 15))
+    for one in fits:
+        file = OUT / f"{one}_fit.json"
+        told = json.loads(file.read_text(encoding="utf-8"))
+        write(file, {**told, "shared": behind(told["shared"], told_shared), **behind(told, trees)})
+
+
+def behind(told: dict[str, Any], trees: dict[str, Any]) -> dict[str, Any]:
+    """The trees of a fit, and others that learned what they leave."""
+    return {"start": float(f"{told['start'] + trees['start']:.4g}"), "trees": [*told["trees"], *trees["trees"]]}
 
 
 def main() -> None:
@@ -336,25 +367,23 @@ def main() -> None:
         shared = fit_gemv(asked.sweeps)
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
+    if asked.further:
+        go_further(asked.kind, asked.sweeps, asked.check)
+        return
     data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
-    at, before = None, NOTHING
-    if asked.further:
-        before = fit_for(FAMILY[asked.kind], data[0].gemm.dtype)
+    at = None
     if FAMILY[asked.kind] == "wgmma":
-        kept = asked.trees or asked.further
-        at = wgmma_cost.constants(data[0].gemm.dtype) if kept else fit_constants(data)
+        at = wgmma_cost.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
     if asked.check:
-        check(data, at, before.trees)
+        check(data, [np.log(estimated(one, at)) for one in data], table(data, at), _TREES)
         return
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if asked.further else {}
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
     file.write_text(json.dumps({**told, "start": 0.0, "trees": []}), encoding="utf-8")
     fitted.cache_clear()
-    x, y, w, _ = table(data, at, before.trees)
-    shared = both(before.shared, known.get("shared", {}), fit_shared(data, at, before))
-    options = _FURTHER if asked.further else _TREES
-    write(file, {**told, "shared": shared, **both(before.trees, known, fit_trees(x, y, w, options))})
+    x, y, w, _ = table(data, at)
+    told |= {"shared": told_trees(fit_shared(data, at))}
+    write(file, {**told, **told_trees(fit_trees(x, y, w))})
 
 
 def write(file: Path, told: dict[str, Any]) -> None:

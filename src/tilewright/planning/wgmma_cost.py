@@ -23,6 +23,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_scales import rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
+from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -70,6 +71,12 @@ _L2_BYTES_PER_SECOND = 6.5e12
 """That the L2 gives to all SMs, beside memory: of products that memory bounds, bytes asked for beyond took so long.
 H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
 
+
+_REPEATED_BYTES_PER_SECOND = 11.5e12
+"""That the L2 gives to all SMs of tiles that several of them ask for at about the same time."""
+
+_PARTED_BYTES = 192
+"""That memory moves more for a row of C where two tiles meet inside a sector."""
 
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
@@ -301,6 +308,13 @@ def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Colum
     return read + m * n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
 
 
+def _parted_bytes(c: Any, gemm: Gemm, m: Column, columns: Column) -> Column:
+    """What memory moves more where tiles of C that TMA stores meet inside a sector, which each of them writes a part
+    of."""
+    parted = (c.n * gemm.out.bytes % SECTOR_BYTES != 0) & (c.subtile > 0)
+    return parted * m * (columns - 1) * _PARTED_BYTES
+
+
 def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     """What dependent launch adds: where the next kernel's blocks find free SMs they save a start."""
     fill = blocks / c.slots
@@ -366,9 +380,11 @@ def timed(
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * (epilogue - hidden)
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
+    if gemm.pieces is None:
+        sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    moved_bytes = count * dram_bytes(c, gemm, sizes, (rows, columns), spec)
+    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + _parted_bytes(c, gemm, m, columns))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)

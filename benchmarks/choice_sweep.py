@@ -23,6 +23,10 @@ Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batc
 The plans of each problem that rows name, such as the choices of two trees: {"p": "8x64x64 bf16 TN", "plans": [...]},
 each as `PlanConfig.as_data`.
 
+    python benchmarks/choice_sweep.py --named problems.txt --sample 0 --dtype bf16 --plans 12 --out out.jsonl
+
+Problems of any sort by their names, one a line, the most important first.
+
     python benchmarks/choice_sweep.py --estimated --random 200 --sample 0 --dtype bf16,f16 --out remembered.jsonl
 
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
@@ -337,6 +341,8 @@ def _targets(asked: argparse.Namespace) -> tuple[Target, ...]:
     found += drawn(tiny_shapes(asked.tiny, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(short_k_shapes(asked.short_k, asked.seed), formats, orders, seed=asked.seed)
     random.Random(asked.seed).shuffle(found)  # what a budget cuts off is a fair share of every sort
+    if asked.named is not None:
+        found = [*map(as_target, asked.named.read_text(encoding="utf-8").splitlines()), *found]
     return tuple(scaled for one in found for scaled in _with_scales(one, asked))
 
 
@@ -474,6 +480,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--tokens", type=Path)
     parser.add_argument("--suite", action="store_true", help="the problems of `tilewright bench` as well")
     parser.add_argument("--sizes", default="", help="of problems, such as 77x4608x1152; of a batch of 7, 7x64x64x128")
+    parser.add_argument("--named", type=Path, metavar="TXT", help="names of problems, one a line")
     parser.add_argument("--asked", type=Path, metavar="JSONL", help="problems, and the plans of each that are measured")
     parser.add_argument("--batched", type=int, default=0, help="random batches a format, beside the fixed ones")
     parser.add_argument("--random", type=int, default=0)

@@ -1,13 +1,15 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--further] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
-left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
-choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
+left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --further: so do the
+trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning; those of wgmma together with
+those of its FP8, from sweeps of both. --check: how good the choice is on problems that the fit has not seen, in five
+parts of the problems in turn; nothing is written.
 --remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
 weigh less than what was measured.
 """
@@ -30,7 +32,7 @@ from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
 from tilewright.planning.assembly import Request
-from tilewright.planning.correction import FP8_FIT, fitted
+from tilewright.planning.correction import FP8_FIT, Fit, Trees, fit_for, fitted
 from tilewright.planning.cost import (
     Around,
     Sizes,
@@ -57,6 +59,9 @@ SPEC = device("H200")
 FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 """The family of kernels of each fit."""
 
+NOTHING = Fit({})
+"""Known before a fit."""
+
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
@@ -70,6 +75,12 @@ _TREES: dict[str, Any] = {
     "max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12, "min_samples_leaf": 30,
     "early_stopping": False, "random_state": 0,
 }  # fmt: skip
+
+
+_FURTHER: dict[str, Any] = _TREES | {
+    "max_iter": 120, "learning_rate": 0.08, "min_samples_leaf": 12, "l2_regularization": 20.0, "max_features": 0.3,
+}  # fmt: skip
+"""Of trees behind those of a fit."""
 
 
 @dataclass(frozen=True)
@@ -182,40 +193,63 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     return Constants(*(float(f"{value:.4g}") for value in solved.x))
 
 
-def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any, Any]:
-    """Features, what is left of the logarithms, weights, and the number of the problem of each plan."""
+def table(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> tuple[Any, Any, Any, Any]:
+    """Features, what is left of the logarithms, weights, and the number of the problem of each plan. before: what is
+    known of them."""
     x, y, w, group = [], [], [], []
     for number, one in enumerate(data):
         seconds = estimated(one, at)
-        sizes = one.sizes
-        lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        x.append(features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count))
+        found = features_of(one, seconds)
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
-        left = np.log(one.us / (1e6 * seconds))
+        left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, found)
+        x.append(found)
         y.append(left - np.average(left, weights=one.weights))
         w.append(one.weights)
         group.append(np.full(len(one.us), number))
     return np.concatenate(x), np.concatenate(y), np.concatenate(w), np.concatenate(group)
 
 
-def fit_trees(x: Any, y: Any, w: Any) -> Any:
+def features_of(one: Measured, seconds: Any) -> Any:
+    """(plans, features). seconds: as the terms estimate them."""
+    sizes = one.sizes
+    lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
+    return features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count)
+
+
+def known_by(trees: Trees | None, x: Any) -> Any:
+    """Logarithms that trees add for each row of features."""
+    return 0.0 if trees is None else trees.logarithms(trees.ranks([*x.T], len(x)))
+
+
+def fit_trees(x: Any, y: Any, w: Any, options: dict[str, Any] = _TREES) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    return HistGradientBoostingRegressor(**_TREES).fit(x, y, sample_weight=w)
+    return HistGradientBoostingRegressor(**options).fit(x, y, sample_weight=w)
 
 
 def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
     """Trees of what the plans of a problem share."""
-
-    left = [np.log(one.us / (1e6 * estimated(one, at))) for one in data]
-    y = [float(np.average(of, weights=one.weights)) for of, one in zip(left, data, strict=True)]
-    return trees_of_problems([(one.read, one.count) for one in data], y, [one.weighs for one in data])
+    problems = [(one.read, one.count) for one in data]
+    return trees_of_problems(problems, shared_left(data, at), [one.weighs for one in data])
 
 
-def trees_of_problems(problems: Sequence[tuple[Gemm, int]], y: Sequence[float], weights: Sequence[float]) -> Any:
+def shared_left(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING) -> list[float]:
+    """Of the plans of each problem what is left together. before: what is known of it."""
+    found = []
+    for one in data:
+        seconds = estimated(one, at)
+        left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, features_of(one, seconds))
+        of_problem = known_by(before.shared, np.array([problem_features(one.read, one.count)]))
+        found.append(float(np.average(left - of_problem, weights=one.weights)))
+    return found
+
+
+def trees_of_problems(
+    problems: Sequence[tuple[Gemm, int]], y: Sequence[float], weights: Sequence[float], count: int = 40
+) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
+    options = _TREES | {"max_iter": count, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
     x = np.array([problem_features(one, count) for one, count in problems])
     return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=np.array(weights))
 
@@ -249,18 +283,19 @@ def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
     )
 
 
-def check(data: Sequence[Measured], at: Constants | None) -> None:
-    x, y, w, group = table(data, at)
+def check(data: Sequence[Measured], plain: Sequence[Any], found: tuple[Any, Any, Any, Any], options: Any) -> None:
+    """How good the choice is on problems that trees have not seen. plain: logarithms of the estimates without them.
+    found: as `table` finds them."""
+    x, y, w, group = found
     parts = np.array([crc32(one.name.encode()) % 5 for one in data])  # a problem of two sweeps is in one part
     guess = np.zeros(len(y))
     for part in range(5):
         seen = parts[group] != part
-        guess[~seen] = fit_trees(x[seen], y[seen], w[seen]).predict(x[~seen])
-    plain = [np.log(estimated(one, at)) for one in data]
+        guess[~seen] = fit_trees(x[seen], y[seen], w[seen], options).predict(x[~seen])
     told = [told + guess[group == number] for number, told in enumerate(plain)]
     judges = [number for number, one in enumerate(data) if one.peer_us is not None]
     print(f"{len(judges)} problems")
-    for what, by in (("terms:          ", plain), ("terms and trees:", told)):
+    for what, by in (("before:    ", plain), ("with trees:", told)):
         print(what, judged([data[number] for number in judges], [by[number] for number in judges]))
 
 
@@ -281,12 +316,48 @@ def told_trees(model: Any) -> dict[str, Any]:
     return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
+def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
+    """Trees behind those of a fit, of wgmma behind those of both of its fits: what they leave is alike."""
+    fits = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
+    data: list[Measured] = []
+    plain, tables, shared = [], [], []
+    for one in fits:
+        of_fit = measured(one, sweeps)
+        if not of_fit:
+            continue
+        before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
+        at = wgmma_cost.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
+        x, y, w, group = table(of_fit, at, before)
+        known = known_by(before.trees, x)
+        plain += [np.log(estimated(of, at)) + known[group == number] for number, of in enumerate(of_fit)]
+        tables.append((x, y, w, group + len(data)))
+        shared += shared_left(of_fit, at, before)
+        data += of_fit
+    found = tuple(np.concatenate(of) for of in zip(*tables, strict=True))
+    if only_check:
+        check(data, plain, found, _FURTHER)
+        return
+    trees = told_trees(fit_trees(*found[:3], _FURTHER))
+    problems = [(one.read, one.count) for one in data]
+    told_shared = told_trees(trees_of_problems(problems, shared, [one.weighs for one in data], 15))
+    for one in fits:
+        file = OUT / f"{one}_fit.json"
+        told = json.loads(file.read_text(encoding="utf-8"))
+        write(file, {**told, "shared": behind(told["shared"], told_shared), **behind(told, trees)})
+
+
+def behind(told: dict[str, Any], trees: dict[str, Any]) -> dict[str, Any]:
+    """The trees of a fit, and others that learned what they leave."""
+    return {"start": float(f"{told['start'] + trees['start']:.4g}"), "trees": [*told["trees"], *trees["trees"]]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--remembered", type=Path, nargs="*", default=[])
     parser.add_argument("--trees", action="store_true")
+    parser.add_argument("--further", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     file = OUT / f"{asked.kind}_fit.json"
@@ -296,13 +367,16 @@ def main() -> None:
         shared = fit_gemv(asked.sweeps)
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
+    if asked.further:
+        go_further(asked.kind, asked.sweeps, asked.check)
+        return
     data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
     if FAMILY[asked.kind] == "wgmma":
         at = wgmma_cost.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
     if asked.check:
-        check(data, at)
+        check(data, [np.log(estimated(one, at)) for one in data], table(data, at), _TREES)
         return
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
     file.write_text(json.dumps({**told, "start": 0.0, "trees": []}), encoding="utf-8")

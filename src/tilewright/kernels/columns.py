@@ -76,22 +76,20 @@ class Columns:
         rows = np.arange(len(self))[chosen] if isinstance(chosen, slice) else np.asarray(chosen)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        composed: dict[int, Any] = {}
-
-        def of(before: Any) -> Any:
-            if id(before) not in composed:
-                composed[id(before)] = before[rows]
-            return composed[id(before)]
-
         found = object.__new__(Columns)
-        found._columns = {
-            name: (column[0], of(column[1]))
-            if type(column) is tuple
-            else (column if type(column) is Deferred else (column, rows))
-            for name, column in self._columns.items()
-        }
+        found._columns = columns = {}
+        # Most columns were selected by the same rows before, those of `table`.
+        before = self.rows
+        mine = composed = rows if before is None else before.take(rows)
+        for name, column in self._columns.items():
+            if type(column) is tuple:
+                if column[1] is not before:
+                    before, composed = column[1], column[1].take(rows)
+                columns[name] = (column[0], composed)
+            else:
+                columns[name] = column if type(column) is Deferred else (column, rows)
         found._facts, found.table, found.given = {}, self.table, self.given
-        found.rows = None if self.table is None else rows if self.rows is None else of(self.rows)
+        found.rows = None if self.table is None else mine
         return found
 
     def row(self, at: int) -> dict[str, Any]:

@@ -76,7 +76,9 @@ class Trees:
 
     def logarithms(self, ranks: Any) -> Any:
         """Of measured over estimated time, by the ranks of all features."""
-        left = np.bitwise_and.reduce(self.masks.take(ranks, axis=0), axis=0)
+        alike = (ranks == ranks[:, :1]).all(axis=1)  # what all plans share, such as sizes, is asked once
+        left = np.bitwise_and.reduce(self.masks.take(ranks[~alike], axis=0), axis=0)
+        left &= np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
         exponent = (left & (~left + np.uint32(1))).astype(np.float32).view(np.int32) >> 23  # of the lowest bit
         leaf = exponent + np.arange(-127, _LEAVES * len(self.values) - 127, _LEAVES)
         # One tree after another, whatever the number of plans: the sum of a plan does not depend on the others.

@@ -41,7 +41,15 @@ from tilewright.planning.candidates import (
     with_simt_options,
 )
 from tilewright.planning.correction import FITTED_FOR, fit_for
-from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
+from tilewright.planning.cost import (
+    CORRECTED,
+    MORE_LAUNCHES_SECONDS,
+    Around,
+    few_rows,
+    moving,
+    plan_seconds,
+    shared_factor,
+)
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -78,7 +86,8 @@ _FINALISTS = 12
 """Kernels whose options are all priced."""
 
 _NEAR = 1.1
-"""Times of the least estimate, up to which the best kernels of a table are priced with their options."""
+"""Times of the least estimate, up to which the best kernels of a table are priced with their options; and of the time
+of memory, up to which no other family is faster."""
 
 _FEW, _MANY = 4, 64
 """Entries of a ranking that are made one by one, and how many at once after them."""
@@ -205,7 +214,7 @@ def ranked(
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
     for kind in families(gemm, spec):
-        if kind == "mma" and tables and not _may_be_worth_mma(tables, gemm, spec, loads_bytes, count):
+        if tables and not _may_be_worth_warps(tables, gemm, spec, loads_bytes, count):
             break
         found = {kind: table_of(kind, gemm, spec, count)}
         table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
@@ -245,10 +254,14 @@ def ranked(
     return Ranking(tables)
 
 
-def _may_be_worth_mma(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
-    """Whether mma.sync may be faster than wgmma, whose plans are priced: where wgmma reads operands as they lie, small
-    problems only; where some is transposed, also what reads more than it computes."""
+def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:
+    """Whether mma.sync, or FMAs for what it does not multiply, may be faster than wgmma, whose plans are priced, and of
+    which the best takes longer than memory: where wgmma reads operands as they lie, small problems only; where some is
+    transposed, also what reads more than it computes."""
     products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
+    best_seconds = min(np.min(one.seconds, initial=inf) for one in tables)
+    if best_seconds <= _NEAR * moving(count * moved_bytes, spec):
+        return False
     if reads_orders(gemm):
         served = any(not one.packing.packed for one in tables)
     else:

@@ -23,6 +23,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
+from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -74,6 +75,14 @@ _L2_BYTES_PER_SECOND = 6.5e12
 """That the L2 gives to all SMs, beside memory: of products that memory bounds, bytes asked for beyond took so long.
 H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
 
+
+_REPEATED_BYTES_PER_SECOND = 11.5e12
+"""That the L2 gives to all SMs, of tiles that several of them ask for at about the same time. Of 18 products in e4m3 on
+an H100 the choice took 5.5 % more than the best of 22 plans without this, and 3.1 % with it."""
+
+_PARTED_BYTES = 192
+"""That memory moves more for a row of C where two tiles meet inside a sector, which TMA stores a part of from each.
+H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py)."""
 
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
@@ -240,8 +249,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
 
     asked_bytes: of the L2 by a block for a k tile. height, width: of a tile. sms: that blocks fill; slots, room: blocks
     of all SMs, and of those. slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows
-    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. whole, part: clocks
-    of an epilogue that stores C, or a part.
+    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that
+    memory moves more for a row of C where two tiles meet. whole, part: clocks of an epilogue that stores C, or a part.
     """
 
     def found(c: Columns) -> dict[str, Any]:
@@ -268,6 +277,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "arriving": a_rows + b_rows,
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
+            "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & (c.subtile > 0)),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used),
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
         }
@@ -380,9 +390,11 @@ def timed(
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * (epilogue - hidden)
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
+    if gemm.pieces is None:
+        sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    moved_bytes = count * dram_bytes(c, gemm, sizes, (rows, columns), spec)
+    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + c.parted * (m * (columns - 1)))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)

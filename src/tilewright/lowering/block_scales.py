@@ -25,8 +25,9 @@ from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import step_of
-from tilewright.ir.program import WARP_LANES
-from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
+from tilewright.ir.program import WARP_LANES, Axis
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import NO_SWIZZLE
@@ -104,6 +105,11 @@ class Side:
     def _tiles(self) -> tuple[str, ...]:
         """Digits of the tile along which fragments have scales of their own."""
         return tuple(axis.name for axis in self.sums.program.sum_axes if axis.dim == self.dim)
+
+    @property
+    def coming(self) -> Buffer:
+        """The registers of the scales of the next stage."""
+        return replace(self.buffer, name=f"{self.name}_next")
 
     @property
     def buffer(self) -> Buffer:
@@ -235,23 +241,39 @@ class Side:
             body = (If(binary(Op.LT, entry, self._entries), body),)
         return (For(_NUMBER, Const(ceil_div(self._entries, WARP_LANES)), body, unroll=True),)
 
-    def read(self, stages: int, use: Use) -> Body:
-        """The scales of a thread for a use of the ring from its slot into registers."""
+    @property
+    def _looped(self) -> tuple[Axis, ...]:
+        """Digits along which tiles have scales of their own, and that no loop around counts."""
+        axes = (axis for axis in self.sums.program.sum_axes if axis.dim == self.dim)
+        return tuple(axis for axis in axes if axis.name not in self.sums.outside)
+
+    def take(self) -> Body:
+        """The scales of the next stage are those of the running one."""
+        index = (*(Var(name) for name in self._tiles), Var(_NUMBER))
+        assign = Assign(Ref(self.buffer, index), Load(self.coming, index), origin=self.name)
+        body: Body = (For(_NUMBER, Const(self.count), (assign,), unroll=True),)
+        for axis in reversed(self._looped):
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        return body
+
+    def read(self, stages: int, use: Use, into: Buffer) -> Body:
+        """The scales of a thread for a use of the ring from its slot into registers. Loops have names of their own:
+        those around may count the fragments of the stage before."""
         program, dim = self.sums.program, self.dim
         outside = tile_digits(program, dim)
         axis = program.instruction_axes[self.index]
         together = 2 if self.index == 1 and self.block == 1 else 1  # neighbours of a row are a thread's
         number = Var(_NUMBER) * together
         own = digit_sum(tuple(one for one in program.axes_of(dim) if one not in outside))
-        entry = self._entry_of(own, use)
-        held = Ref(self.buffer, (*(Var(name) for name in self._tiles), number))
-        load = Move(held, self._entry(stages, use, entry), together, origin=self.name)
+        names: dict[str, Expr] = {one.name: Var(f"{one.name}_read") for one in self._looped}
+        index = tuple(substitute(Var(name), names) for name in self._tiles)
+        place = self._entry(stages, use, substitute(self._entry_of(own, use), names))
+        load = Move(Ref(into, (*index, number)), place, together, origin=self.name)
         body: Body = (Let(axis.name, self._place_of(number)), load)
         body = (For(_NUMBER, Const(self.count // together), body, unroll=True),)
-        for other in reversed(program.sum_axes):
-            if other.dim == dim and other.name not in self.sums.outside:
-                body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
-        return (Alloc(self.buffer), *body)
+        for one in reversed(self._looped):
+            body = (For(f"{one.name}_read", Const(one.extent or 1), body, unroll=True),)
+        return body
 
     def _entry_of(self, own: Expr, use: Use) -> Expr:
         """The place in a slot of the scale of a row or column of the tile."""
@@ -322,14 +344,28 @@ class ScaleStream:
     @property
     def in_front(self) -> bool:
         """Whether a thread reads the scales of a stage in front of its MMAs: where it has one for each of its columns.
-        So many take longer than MMAs do. Few are read beside them: in front they would hold them up, and the MMAs of
-        another warpgroup let them wait. On an H100, 8192^3: 128 columns in front 923 TFLOP/s, beside 829; one column
-        in front 1181, beside 1267."""
+        So many take longer than MMAs do. Few are read beside the MMAs of the stage before: in front they would hold
+        them up, and the MMAs of another warpgroup let them wait. On an H100, 8192^3: 128 columns in front 923 TFLOP/s,
+        beside 829; one column in front 1181, beside 1267."""
         return any(side.index == 1 and side.block == 1 for side in self.sides)
 
     def read(self, use: Use) -> Body:
         """The scales of a thread for the running stage, which is full, into registers."""
-        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, use))
+        held = tuple(Alloc(side.buffer) for side in self.sides)
+        return (*held, *(stmt for side in self.sides for stmt in side.read(self.stages, use, side.buffer)))
+
+    @property
+    def declared(self) -> Body:
+        """The registers of the scales of two stages."""
+        return tuple(Alloc(one) for side in self.sides for one in (side.buffer, side.coming))
+
+    def read_ahead(self, use: Use) -> Body:
+        """The scales of a thread for the next stage, which is full, into registers."""
+        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, use, side.coming))
+
+    def take(self) -> Body:
+        """The scales that were read ahead are those of the running stage."""
+        return tuple(stmt for side in self.sides for stmt in side.take())
 
 
 def sides(sums: Sums) -> tuple[Side, Side] | None:

@@ -29,6 +29,7 @@ from tilewright.lowering.block_pipelines import (
     copy_ordinary,
 )
 from tilewright.lowering.cluster_sums import ClusterSums
+from tilewright.lowering.compute import Compute
 from tilewright.lowering.coordinates import cluster_coordinates, digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_steps, copy_tile
 from tilewright.lowering.epilogue import Epilogue
@@ -43,7 +44,7 @@ from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared, started
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
 from tilewright.lowering.rank_sums import RankSums
-from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
+from tilewright.lowering.roles import TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName, Product

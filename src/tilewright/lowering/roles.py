@@ -10,7 +10,6 @@ first time round. Source of the protocol: PTX ISA 9.0, mbarrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +41,7 @@ from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.arrivals import wait_for_rows
 from tilewright.lowering.block_scales import ScaleStream, Use, sides
+from tilewright.lowering.compute import Compute
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -71,31 +71,12 @@ from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, he
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
 from tilewright.lowering.spare_warps import Team, teams
-from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import piece_of
 
 
 def loaded_by_tma(program: Program, loop: Loop) -> bool:
     """Whether the tiles under a loop are loaded by TMA."""
     return any(staged.under == loop.name and staged.route is Route.TMA for staged in program.staged)
-
-
-@dataclass(frozen=True)
-class Compute:
-    """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
-    declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
-    in turn, or for all at once; barriers: that one thread makes for them; courier: what a thread of the producer's
-    warpgroup does for each tile beside them."""
-
-    sums: Sums
-    declared: Body
-    start: Body
-    step: Callable[[Env], Body]
-    finish: Body
-    leave: Body
-    over_parts: Callable[[Body], Body]
-    barriers: Body = ()
-    courier: Body = ()
 
 
 @dataclass(frozen=True)
@@ -405,24 +386,32 @@ class TmaKernel:
             uses = RunningStages(self._loop, self._stages, uses.before)
         lets = uses.lets(self._read.name) if isinstance(uses, NumberedStages) else ()
         stage, parity = uses.following()
-        use = self._use(self._read, uses.before)
-        ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
+        in_front = self._scales.in_front
+        read_ahead = (lambda use: ()) if in_front else self._scales.read_ahead
+        following = Use(stage, Var(self._loop) + 1, uses.before)
+        ahead = if_any(
+            binary(Op.LT, following.iteration, self._count),
+            (WaitBarrier(self.full(stage), parity), *read_ahead(following)),
+        )
+        read = self._scales.read(self._use(self._read, uses.before)) if in_front else ()
         events = (
-            Event(always(*lets, *(self._scales.read(use) if self._scales.in_front else ()))),
-            Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead, use)))),
+            Event(always(*lets, *read)),
+            Event(steps_of(lambda env: self.compute.over_parts(self._of_part(env, ahead)))),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
         first, phase = uses.first()
+        begun = (WaitBarrier(self.full(first), phase), *read_ahead(Use(first, ZERO, uses.before)))
         carried = uses.carried() if isinstance(uses, RunningStages) else ()
         return (
-            *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
+            *(() if in_front else self._scales.declared),
+            *if_any(binary(Op.LT, 0, self._count), begun),
             For(self._loop, self._count, pipeline.steady(), carried=carried),
             *pass_turn,
         )
 
-    def _of_part(self, env: Env, ahead: Body, use: Use) -> Body:
-        """The MMAs of a use of the ring, or of a part of it that is promoted before the next one; ahead: as of
-        `_committed`. The stage is given back between the MMAs and the promotion of the last part."""
+    def _of_part(self, env: Env, ahead: Body) -> Body:
+        """The MMAs of a stage, or of a part of it that is promoted before the next one; ahead: as of `_committed`. The
+        stage is given back between the MMAs and the promotion of the last part."""
         sums, promotion = self.compute.sums, counted_by(self.compute.sums, self._loop)
         last: Expr = TRUE
         promoted: Body = ()
@@ -433,10 +422,8 @@ class TmaKernel:
         release = self._release(env)
         if last != TRUE:
             ahead, release = if_any(last, ahead), if_any(last, release)
-        if not self._scales.in_front:
-            stream = ScaleStream(sides(sums.of_part) or (), self._stages)
-            ahead = (*stream.read(use), *ahead)
-        return (WgmmaFence(), *self.compute.step(env), *self._committed(0, ahead), *release, *promoted)
+        take = () if self._scales.in_front else ScaleStream(sides(sums.of_part) or (), self._stages).take()
+        return (WgmmaFence(), *self.compute.step(env), *self._committed(0, (*take, *ahead)), *release, *promoted)
 
     def _is_counted_alike(self, item: Item) -> bool:
         """Whether the uses of the ring before an item are a number that all threads of the grid agree on."""

@@ -1,9 +1,8 @@
 """Plans of two products of one A, whose finished sums the epilogue combines: `C = f(A @ B, A @ B1)`.
 
 One kernel with two accumulators reads A once, and stores C alone. What it costs is what a plain product of [B B1], of
-twice the columns, costs, whose tiles are as wide as both tiles of a pair. Its instructions are half as wide and read A
-from shared memory twice; an estimate that added this chose 144 x 128 with swap-AB over 128 x 96 in ping-pong, and took
-3.14 ms instead of 2.75 (H200, 8192 x (2 x 14336) x 4096 bf16, in turn with cuBLAS at 2.95 and 2.97).
+twice the columns, costs, whose tiles are as wide as both tiles of a pair. Its instructions are as wide, too
+(`ir.joined`), but with swap-AB.
 The function of the two sums takes an SM as long as the MMAs of some 400 of k, which a kernel in ping-pong hides: on an
 H100 128 x 96 in ping-pong takes 2.52 ms (cluster of two along n) or 2.56, 128 x 128 with two consumers of a tile 2.94.
 Where no such kernel reads the operands as they lie, or small problems are faster otherwise, A @ B1 goes to a workspace,

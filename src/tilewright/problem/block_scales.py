@@ -95,8 +95,8 @@ class BlockScales:
         return self.lie[name == NAMES[1]]
 
     def lying(self, m: int, n: int, k: int, pointers: tuple[int, int]) -> BlockScales:
-        """The same, as TMA finds those of one problem at these addresses. Rows of groups begin anywhere, where no box
-        does."""
+        """The same, as TMA finds those of one problem at these addresses. The first rows of groups have any number, and
+        boxes begin at multiples of four."""
         found = [self._lie(name, m, n, k, at) for name, at in zip(NAMES, pointers, strict=True)]
         return self if "" in found else replace(self, lie=(found[0], found[1]))
 

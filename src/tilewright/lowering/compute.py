@@ -1,0 +1,28 @@
+"""What the threads of a kernel do that multiply what TMA loads, as bodies that `roles` puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.ir.env import Env
+from tilewright.ir.stmt import Body
+from tilewright.lowering.sums import Sums
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
+    declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
+    in turn, or for all at once; barriers: that one thread makes for them; courier: what a thread of the producer's
+    warpgroup does for each tile beside them."""
+
+    sums: Sums
+    declared: Body
+    start: Body
+    step: Callable[[Env], Body]
+    finish: Body
+    leave: Body
+    over_parts: Callable[[Body], Body]
+    barriers: Body = ()
+    courier: Body = ()

@@ -72,7 +72,7 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
             return reduce_scatter_steps(rank, rows, pieces=plan.pieces, adds=plan.kind == "scatter added")
 
 
-_NEARLY = 1.05
+_NEARLY = 1.03
 
 GATHERS = Plan("gather"), Plan("gather exchanged")
 ARRIVING, SHARED = Plan("gather arriving"), Plan("scatter shared")

@@ -53,13 +53,10 @@ _LAUNCH_US, _LEAST_US = 4.0, 1.0
 _CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
-_BESIDE = 1.03
-"""What tiles take longer where a call has several products, one beginning while another one ends."""
-
 _WITH_ADDED = 1.2
 """What tiles take longer whose epilogue adds what others sent."""
 
-_ARRIVING, _SHARED_US = 1.01, 3.5
+_ARRIVING, _SHARED_US = 1.01, 3.0
 """What tiles take longer in kernels that wait for rows, as a factor, and in those that add up over ranks."""
 
 _SEND_US = 4.0
@@ -281,8 +278,7 @@ class _Ranks:
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
         sms, end = self.sms[rank], at
-        products = sum(isinstance(one, Multiply) for one in self.steps[rank])
-        slower = _ARRIVING if step.arrivals else _BESIDE if products > 1 else 1.0
+        slower = _ARRIVING if step.arrivals else 1.0
         slower *= _WITH_ADDED if step.added else 1.0
         for arrived, alone in self._tiles(at, rank, step):
             each = alone * slower

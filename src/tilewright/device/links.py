@@ -1,8 +1,8 @@
 """The links between GPUs, as values. `# [n]` names the source of the numbers of its line.
 
 [1] NVIDIA data sheet of the H200 (NVLink, 900 GB/s in both directions together), from memory.
-[2] Measured on two H100s, torch 2.11, 2026-11-25, in CUDA graphs: what NCCL takes beside a product, for 0.25 to 112 MiB
-    (`benchmarks/results/overlap_h100x2.json`).
+[2] Measured on two H100s, torch 2.11, 2026-11-25, in CUDA graphs: what NCCL takes beside a product, for 0.25 to 112
+    MiB; between two H200s as long (`benchmarks/results/overlap_h200x2.json`).
 [3] 400 Gb/s are 50 GB/s; the share that arrives and the latency are guesses.
 [4] Measured there: copy engines push 16, 64 and 128 MiB at 361, 384 and 389 GB/s, in both directions at once, and
     0.25 MiB in 3.3 us; a flag goes there and back in 12.4 us.

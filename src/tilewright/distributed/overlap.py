@@ -48,19 +48,19 @@ _SHARE_OF_DRAM = 0.85
 _LAUNCH_US, _LEAST_US = 4.0, 1.0
 """Of a product, beside its tiles: launch, first loads, last stores; and the least that its tiles take. Guesses."""
 
-# Fitted to two H100s (benchmarks/results/overlap_h100x2.json, calls as CUDA graphs):
+# Fitted to two H100s and two H200s (benchmarks/results/overlap_h200x2.json, calls as CUDA graphs):
 
 _CALL_US = 3.0
 """Of a call, beside its steps: streams that fork and join."""
 
-_BESIDE = 1.03
-"""What tiles take longer where a call has several products, one beginning while another one ends."""
-
 _WITH_ADDED = 1.2
 """What tiles take longer whose epilogue adds what others sent."""
 
-_ARRIVING, _SHARED_US = 1.01, 2.0
+_ARRIVING, _SHARED_US = 1.01, 3.0
 """What tiles take longer in kernels that wait for rows, as a factor, and in those that add up over ranks."""
+
+_FLAGS_US = 3.0
+"""Of an operation of a stream that waits for flags, beside the wait."""
 
 _SEND_US = 4.0
 """Of a piece that is sent while a product runs, beside its copy: operations of streams on counts and flags."""
@@ -182,6 +182,8 @@ class _Ranks:
         self.done_at = dict[tuple[int, int, int], float]()
         """When a rank has computed a piece of a peer's rows."""
         self.set_at = dict[tuple[int, int, int], float]()
+        self.at_flags = set[tuple[int, Lane]]()
+        """Lanes whose last step was a wait: waits that follow each other are one operation."""
         self.sms = [[0.0] * costs.sms for _ in ranks]
 
     def finish(self) -> float:
@@ -240,7 +242,7 @@ class _Ranks:
         match step:
             case Await():
                 del self.set_at[rank, step.peer, step.channel]
-                end = at
+                end = at if place in self.at_flags else at + _FLAGS_US
             case Signal():
                 self.set_at[step.peer, rank, step.channel] = at + link.flag_us
                 end = at
@@ -266,6 +268,7 @@ class _Ranks:
             case Multiply():
                 end = self._multiplied(at, rank, step)
         self.free_at[place] = self.ended[rank][number] = end
+        (self.at_flags.add if isinstance(step, Await) else self.at_flags.discard)(place)
 
     def _peers(self, rank: int) -> tuple[int, ...]:
         return tuple(peer for peer in range(len(self.steps)) if peer != rank)
@@ -281,8 +284,7 @@ class _Ranks:
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
         sms, end = self.sms[rank], at
-        products = sum(isinstance(one, Multiply) for one in self.steps[rank])
-        slower = _ARRIVING if step.arrivals else _BESIDE if products > 1 else 1.0
+        slower = _ARRIVING if step.arrivals else 1.0
         slower *= _WITH_ADDED if step.added else 1.0
         for arrived, alone in self._tiles(at, rank, step):
             each = alone * slower

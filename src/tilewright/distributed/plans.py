@@ -45,9 +45,9 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Products for the rows of a scatter's rank and for those that it sends, in pieces; 1 where one does for all,
-        and in a gather, which has no pieces."""
-        return 2 * self.pieces if self.kind in ("scatter", "scatter added") else 1
+        """For the rows that a rank keeps and for those that it sends, in pieces: what is predicted one by one; 1 where
+        an exchange follows one product, and in a gather."""
+        return 2 * self.pieces if self.kind in ("scatter", "scatter added", "scatter shared") else 1
 
     def steps(self, rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
         """What a rank does."""
@@ -108,8 +108,8 @@ def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
 
 @lru_cache(maxsize=1024)
 def ranked(gathers: bool, work: Work, costs: Costs) -> tuple[Plan, ...]:
-    """All plans by their predicted time, but those of fewer products first among those that are nearly the fastest:
-    each product costs the host time, and small ones are the hardest to predict."""
+    """All plans by their predicted time, but those of fewer parts first among those that are nearly the fastest: each
+    costs the host time, and small ones are the hardest to predict."""
     times = {plan: plan_us(plan, work, costs) for plan in candidates(gathers, work.rows)}
     enough = _NEARLY * min(times.values())
     return tuple(sorted(times, key=lambda one: (times[one] > enough, one.parts * (times[one] <= enough), times[one])))

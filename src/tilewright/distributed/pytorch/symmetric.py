@@ -46,8 +46,8 @@ _PAGE = 4096
 
 
 _PRIORITY = -3
-"""Of streams that copy: no other stream has it. Streams share the queues of the GPU, of which there are eight for each
-priority, and a flag that is set waits for all that is before it in its queue: a kernel, too, which waits for a peer."""
+"""Of streams that copy: no other stream has it. Streams share the queues of the GPU, and a flag that is set may wait
+for all that is before it in its queue: for a kernel, too, which waits for a peer. Priorities have their own queues."""
 
 _LAST: dict[Any, tuple[Any, Any]] = {}
 """On each device: the stream of the last call of any group, and the event behind it."""

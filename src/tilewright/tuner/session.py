@@ -94,7 +94,8 @@ def tune(
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
-    builds.begin(first[: builds.ahead])
+    known = {one.candidate for one in early}
+    builds.begin([one for one in first if one not in known][: builds.ahead])
     with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
         tuning = Tuning(
             *(study, builds, measurer),

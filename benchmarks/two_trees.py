@@ -107,6 +107,9 @@ class Tree:
         self.operands: Any = None
         self.graphs: dict[str, Any] = {}
 
+    def device(self, _: Any) -> str:
+        return str(self.gpu.name)
+
     def compile(self, wanted: list[Place]) -> list[str]:
         with ProcessPoolExecutor(COMPILERS) as pool:
             each = [pool.submit(compiled, tuple(one), self.size, self.gpu.name, self.gpu.arch) for one in wanted]  # type: ignore[arg-type]
@@ -290,7 +293,7 @@ def main() -> int:
     began = time.monotonic()
     trees.compile(wanted)
     print(f"compiled in {time.monotonic() - began:.0f} s", flush=True)
-    rows = {}
+    rows, device = {}, trees.trees["now"].ask("device", None)
     for place in wanted:
         ladder, number, dtype = place
         name = " ".join(part for part in (find_ladder(ladder)[number].name, dtype) if part)
@@ -298,6 +301,7 @@ def main() -> int:
         print(f"{name:24} {json.dumps(told)}", flush=True)
         if given.out is not None:
             origin = {
+                "device": device,
                 "size": given.size,
                 "rounds": given.rounds,
                 "commit": commit(),

@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError
 from tilewright.kernels.simt import SimtConfig
 from tilewright.tuner.measure import GpuLost, Measured
 from tilewright.tuner.study import TuningStudy
-from tilewright.tuner.tune import Early
+from tilewright.tuner.tune import Early, Tuning
 from tilewright.winners.plan_config import PlanConfig
 
 HERE = Path(__file__).parent
@@ -70,6 +70,15 @@ def test_what_was_measured_early_is_told_and_not_measured_again(tmp_path: Path) 
         assert len(outcome.results) == len(CANDIDATES)
         if here:
             assert outcome.pace.first_s == pytest.approx(0.1) and outcome.pace.last_s > 1
+
+
+def test_a_search_whose_time_is_up_behind_what_was_measured_early_has_not_met_the_others(tmp_path: Path) -> None:
+    early = Early(BEST, BEST, Measured(50.0, 32, 0.0, "kernel", "order"), 0.25)
+    measurer = Measurer()
+    study = a_study(tmp_path, (BEST,))
+    outcome = Tuning(study, Compilers(), measurer, seconds=1.0, now=measurer.clock, early=[early]).run()
+    assert not outcome.exhausted and not measurer.log
+    assert [result.candidate for result in outcome.results] == [BEST]
 
 
 def test_the_pace_of_a_search_is_that_of_its_measurements(tmp_path: Path) -> None:

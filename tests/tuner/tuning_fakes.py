@@ -106,7 +106,7 @@ class OnPaper:
         self.clock = Clock()
         self.peers = find_peers()
 
-    def begin(self) -> None:
+    def begin(self, *then: Callable[[], object]) -> None:
         pass
 
     def begin_peers(self) -> None:

@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
-from tilewright.tuner.storage import check_storage
+from tilewright.tuner.storage import check_storage, import_ahead
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Early, Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
@@ -61,7 +61,7 @@ def begun(
     goes on."""
     builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
     builds.begin(first)
-    measurer.begin()
+    measurer.begin(import_ahead)
     return builds
 
 
@@ -94,7 +94,8 @@ def tune(
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
-    builds.begin(first[: builds.ahead])
+    known = {one.candidate for one in early}
+    builds.begin([one for one in first if one not in known][: builds.ahead])
     with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
         tuning = Tuning(
             *(study, builds, measurer),

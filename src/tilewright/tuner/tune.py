@@ -189,7 +189,9 @@ class Tuning:
                         continue
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:
-                    return True
+                    if all_taken:
+                        return True
+                    continue
                 left = max(_LEAST_POLL_S, self._seconds_left())
                 done, _ = wait(work, timeout=min(_POLL_S, left), return_when=FIRST_COMPLETED)
                 if done and not self._is_late():

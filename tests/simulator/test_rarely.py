@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,15 @@ from tilewright.ir.async_stmt import SharedMatrix, TeamBarrier
 from tilewright.ir.expr import Const, Expr, Op, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, If, Let, Stmt
+from tilewright.ladders import find_rung
 from tilewright.layout.swizzle import NO_SWIZZLE, SWIZZLES
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, simulate
 from tilewright.simulator.assigns import RoundPairOp
 from tilewright.simulator.asynchronous.descriptor import tile_offsets
+from tilewright.simulator.recorder import record as recorded
 from tilewright.simulator.recorder.record import _windows
+from tilewright.toolchain import build
 
 SMALL = Gemm(64, 64, 128, dtype=BF16, out=BF16)
 
@@ -159,6 +163,23 @@ def test_a_pair_is_rounded_where_neither_is_nan() -> None:
         for told, wanted in zip(stored, expected, strict=True):
             np.testing.assert_array_equal(told, wanted)
     assert marked == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.5, 0.2, 0.01])
+def test_a_recording_of_too_many_values_keeps_fewer_moments(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is room for; and none, where its first state is too large already."""
+    rung = find_rung("worklog/3")
+    one = build(rung.gemm(64, 64, 64), rung)
+    operands = make_operands(one.gemm)
+    whole = recorded(one.kernel, operands)
+    most = int(share * len(whole.changes.values))
+    monkeypatch.setattr(sys.modules["tilewright.simulator.recorder.record"], "MOST_VALUES", most)
+    short = recorded(one.kernel, operands)
+    assert short.skipped > len(whole.moments) * (1 - share) * 0.9
+    if share > 0.1:
+        assert 0.9 * most < len(short.changes.values) <= most
+    else:
+        assert len(short.moments) == 1 and len(short.changes.values) > most
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,16 @@ def timed(gpu: Gpu, spec: DeviceSpec, size: Size, names: Iterable[str], rounds: 
     return {"clock_mhz": log.median_clock_mhz, "us": found}
 
 
+def record(origin: Mapping[str, Any], names: Sequence[str], sizes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file: microseconds of each size in the order of `rungs`, null where a rung cannot run."""
+    lines = []
+    for size, told in sizes.items():
+        in_order = {**told, "us": [told["us"].get(name) for name in names]}
+        lines.append(f"{json.dumps(size)}:{json.dumps(in_order, separators=(',', ':'))}")
+    head = json.dumps({"origin": origin, "rungs": list(names)}, separators=(",", ":"))
+    return head[:-1] + ',"sizes":{\n' + ",\n".join(lines) + "\n}}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", type=size_of, required=True, metavar="N|MxNxK")
@@ -105,7 +115,7 @@ def main() -> None:
         told = timed(gpu, spec, size, can, given.rounds, given.graph_ms)
         left_out = {name: refused[name, size] for name in names if (name, size) in refused}
         sizes["x".join(map(str, size))] = told | ({"left_out": left_out} if left_out else {})
-        given.out.write_text(json.dumps({"origin": origin, "sizes": sizes}, indent=1) + "\n", encoding="utf-8")
+        given.out.write_text(record(origin, names, sizes), encoding="utf-8")
         print(size, len(told["us"]), "rungs", told["clock_mhz"], flush=True)
 
 

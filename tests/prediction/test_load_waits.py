@@ -14,9 +14,13 @@ from tilewright.prediction.counting import work_of
 from tilewright.prediction.load_waits import awaited_clocks, with_load_waits
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.machine_code import Instruction, Kind
+from tilewright.runtime.nvrtc import compiler_version
 from tilewright.toolchain import build
 
 H200 = device("H200")
+of_this_compiler = pytest.mark.skipif(
+    not compiler_version().startswith("NVRTC 13."), reason="another compiler may move loads to other places"
+)
 
 
 def load(scoreboard: int, awaits: int = 0) -> Instruction:
@@ -56,6 +60,7 @@ def rounds(name: str, size: int = 1024) -> tuple[Work, Work]:
     return work, with_load_waits(work, built, built.compile(H200.arch, cache=CubinCache()), H200)
 
 
+@of_this_compiler
 @pytest.mark.parametrize("name", ["worklog/3", "worklog/6", "worklog/10", "hierarchy/v02_vectorised", "te/4"])
 def test_machine_code_waits_as_often_as_is_counted_where_the_compiler_leaves_loads_in_place(name: str) -> None:
     counted, read = rounds(name)
@@ -63,6 +68,7 @@ def test_machine_code_waits_as_often_as_is_counted_where_the_compiler_leaves_loa
     assert replace(read, load_groups=counted.load_groups) == counted
 
 
+@of_this_compiler
 def test_what_the_compiler_moves_is_seen() -> None:
     """NVRTC 13: it loads 16 halves in two rounds; two steps at once; and behind the MMAs that were to cover it."""
     assert [rounds("hierarchy/v07")[at].load_groups for at in (0, 1)] == pytest.approx([1, 1.9], abs=0.15)
@@ -72,6 +78,7 @@ def test_what_the_compiler_moves_is_seen() -> None:
     assert rounds("worklog/best")[1].load_groups == 0
 
 
+@of_this_compiler
 def test_an_element_of_c_that_each_step_reads_and_writes_is_waited_for() -> None:
     """Where its loop is guarded: at 1024^3 it is kept in a register."""
     assert rounds("te/0", 896)[1].load_groups == pytest.approx(1, abs=0.05)

@@ -110,6 +110,7 @@ HALF = Gemm(64, 64, 64, F16, out=F16)
 NO_KERNEL_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "tf32 and no instruction": (Gemm(64, 64, 64, product=TF32), (K, Accumulate("k_tile"))),
     "alpha before the sum": (HALF, (*OF_MMA, *IN_REGISTERS)),
+    "beta alone behind it": (HALF, (*OF_MMA, Epilogue(alpha=False), *IN_REGISTERS)),
     "no fragments": (HALF, (*OF_MMA, Epilogue(), *IN_SHARED)),
     "fragments of one operand": (HALF, (*OF_MMA, Epilogue(), *IN_SHARED, IN_REGISTERS[0])),
     "whole tiles of global memory": (HALF, (*OF_WMMA, Epilogue(), *IN_REGISTERS)),

@@ -29,7 +29,7 @@ def check_instruction(program: Program) -> None:
             )
         return
     name = program.tensorized.instruction.name
-    if program.accumulation is None or not (program.late_alpha and program.late_beta):
+    if not program.late_alpha:  # where it is late, sums are kept in registers and beta is late as well (`Epilogue`)
         raise LoweringError(
             f"{name} adds bare products to a sum in registers; alpha and beta come after it.",
             hint="Accumulate(over=...), then Epilogue().",

@@ -72,7 +72,7 @@ def record(
         run(recorder, (recorder,))
         recorder.finish()
         values = recorder.state.cells.values
-        if values <= MOST_VALUES:
+        if values <= MOST_VALUES or not most_moments:  # what there is at first may be more
             return _recording(kernel, operands, recorder, grid)
         most_moments = min(most_moments, length.happened) * MOST_VALUES // values
 

@@ -78,7 +78,7 @@ _TREES: dict[str, Any] = {
 
 
 _FURTHER: dict[str, Any] = _TREES | {
-    "max_iter": 120, "learning_rate": 0.08, "min_samples_leaf": 12, "l2_regularization": 20.0, "max_features": 0.3,
+    "max_iter": 120, "learning_rate": 0.16, "min_samples_leaf": 8, "l2_regularization": 20.0, "max_features": 0.3,
 }  # fmt: skip
 """Of trees behind those of a fit."""
 

@@ -33,8 +33,11 @@ def test_the_sum_of_the_leaves_that_walks_reach(name: str, part: str) -> None:
         rng.choice([*steps, *(steps + 1e-9), -np.inf, np.inf, np.nan] if len(steps) else [0.0], plans)
         for steps in trees.thresholds
     ]
-    found = trees.logarithms(trees.ranks([*features, np.zeros(plans)], plans))
+    ranks = trees.ranks([*features, np.zeros(plans)], plans)
+    found = trees.logarithms(ranks)
     for plan in range(plans):
+        alone = trees.logarithms(ranks[:, [plan]])  # where all plans share every feature
+        assert alone == pytest.approx(found[[plan]], abs=1e-12)
         total = sum(walked(tree, [column[plan] for column in features]) for tree in told["trees"])
         assert found[plan] == pytest.approx(told["start"] + total, abs=1e-9)
 

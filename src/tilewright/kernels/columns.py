@@ -77,7 +77,8 @@ class Columns:
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
         found = object.__new__(Columns)
-        found._columns = columns = {}
+        columns: dict[str, Any] = {}
+        found._columns = columns
         # Most columns were selected by the same rows before, those of `table`.
         before = self.rows
         mine = composed = rows if before is None else before.take(rows)

@@ -260,7 +260,7 @@ def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, 
     transposed, also what reads more than it computes."""
     products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
     best_seconds = min(np.min(one.seconds, initial=inf) for one in tables)
-    if best_seconds <= _NEAR * moving(count * moved_bytes, spec):
+    if count * moved_bytes > _SMALL_BYTES and best_seconds <= _NEAR * moving(count * moved_bytes, spec):
         return False
     if reads_orders(gemm):
         served = any(not one.packing.packed for one in tables)

@@ -451,7 +451,20 @@ def sized_features(
         *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
         *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
+        *_asked_of_l2(c, timed, np.asarray(n) > m, seconds),
     )
+
+
+def _asked_of_l2(c: Columns, timed: Timed, streams_b: Any, seconds: Any) -> tuple[Any, Any]:
+    """Requests to the L2 of the longer operand, which comes from memory, and of both, as shares of what it can give.
+    Clusters ask once for what their blocks share; so do two blocks that follow each other, on the two SMs of a TPC: of
+    a tile of B where they go down the rows, else of A. streams_b: whether B is the longer one."""
+    alone = c.cluster_m * c.cluster_n * c.cluster_k * c.split_k == 1
+    down = np.minimum(c.raster_rows, timed.rows) > 1
+    a_rows = c.m / np.where(alone & ~down & (timed.columns > 1), 2, c.cluster_n)
+    b_rows = c.n / np.where(alone & down, 2, c.cluster_m)
+    share = timed.blocks * timed.steps * c.stage_bytes / (_L2_BYTES_PER_SECOND * seconds)
+    return np.where(streams_b, b_rows, a_rows) * share, (a_rows + b_rows) * share
 
 
 def ranks(

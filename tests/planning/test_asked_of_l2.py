@@ -1,0 +1,100 @@
+"""What estimates of wgmma kernels say of the L2 and of sectors of C, and which families are priced beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from planned import alignment_of
+from test_dispatch import problem
+
+from tilewright.device.catalog import H200
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning import wgmma_cost
+from tilewright.planning.ranking import ranked
+from tilewright.problem import Gemm
+from tilewright.suite.problems import Problem
+
+PLAIN = WgmmaConfig((128, 128, 64), stages=4, subtile=32)
+
+
+def table(*kernels: WgmmaConfig) -> Columns:
+    return Columns.of(kernels, WgmmaConfig.columns)
+
+
+def timed(c: Columns, gemm: Gemm) -> Any:
+    return wgmma_cost.timed(c, gemm, H200, (gemm.m, gemm.n, gemm.k))
+
+
+def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 168 columns of bf16 end in the middle of 32 bytes, those of 176 do not; a thread that stores for itself
+    is not counted."""
+    kernels = [
+        replace(PLAIN, tile=(128, 168, 64)),
+        replace(PLAIN, tile=(128, 176, 64)),
+        replace(PLAIN, tile=(128, 168, 64), subtile=0),
+    ]
+    gemm = problem(8192, 8192, 64, "bf16", "NT")  # which C takes most of the time of
+    before = timed(table(*kernels), gemm).seconds
+    monkeypatch.setattr(wgmma_cost, "_PARTED_BYTES", 0)
+    left = timed(table(*kernels), gemm).seconds
+    assert before[0] > 1.05 * left[0]
+    assert before[1:].tolist() == left[1:].tolist()
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
+def test_a_kernel_takes_no_less_than_the_l2(cluster: tuple[int, int]) -> None:
+    """Small tiles ask for more than it gives, and clusters for less."""
+    c = table(replace(PLAIN, tile=(64, 64, 64), consumers=1, cluster=cluster, stages=10))
+    gemm = problem(4096, 4096, 4096, "bf16", "NT")
+    asked_rows = 64 + 64 / cluster[0]
+    asked_bytes = (4096 / 64) ** 3 * asked_rows * 128
+    assert timed(c, gemm).seconds[0] >= asked_bytes / wgmma_cost._REPEATED_BYTES_PER_SECOND
+    free = 2 * (4096 / 64) ** 3 * 64 * 64 * 64 / (1024 * 132 * 4 * 1.98e9)  # at the rate of MMAs, whatever they read
+    assert timed(c, gemm).seconds[0] > 2 * free
+
+
+def test_neighbours_ask_once_for_what_they_share() -> None:
+    """Blocks of a cluster, and two blocks one after the other: of B where they go down the rows, else of A."""
+    kernels = [
+        replace(PLAIN, raster_rows=16),
+        replace(PLAIN, raster_rows=1),
+        replace(PLAIN, raster_rows=16, cluster=(2, 1)),
+        replace(PLAIN, raster_rows=16, cluster=(1, 4)),
+        replace(PLAIN, raster_rows=16, cluster_k=2),
+    ]
+    c = table(*kernels).with_columns(stage_bytes=np.ones(len(kernels)))
+    of = SimpleNamespace(rows=4, columns=8, blocks=1.0, steps=1.0)
+    scale = wgmma_cost._L2_BYTES_PER_SECOND
+    longer, both = wgmma_cost._asked_of_l2(c, of, True, 1 / scale)
+    shorter, _ = wgmma_cost._asked_of_l2(c, of, False, 1 / scale)
+    assert longer.tolist() == [64, 128, 64, 128, 128]
+    assert shorter.tolist() == [128, 64, 128, 32, 128]
+    assert both.tolist() == (longer + shorter).tolist()
+
+
+def test_one_row_of_tiles_has_no_neighbour_below() -> None:
+    c = table(replace(PLAIN, raster_rows=16)).with_columns(stage_bytes=np.ones(1))
+    of = SimpleNamespace(rows=1, columns=8, blocks=1.0, steps=1.0)
+    longer, _ = wgmma_cost._asked_of_l2(c, of, True, 1 / wgmma_cost._L2_BYTES_PER_SECOND)
+    assert longer.tolist() == [128]
+
+
+@pytest.mark.parametrize(
+    "name, families",
+    [
+        ("768x3072x8192 e4m3 NT", {"wgmma"}),
+        ("64x64x64 e4m3 NT", {"wgmma", "simt"}),
+        ("3x28672x4096 tf32 NN", {"wgmma"}),  # which memory bounds
+        ("8x24x3712 tf32 NN", {"wgmma", "mma"}),
+    ],
+)
+def test_families_that_are_priced(name: str, families: set[str]) -> None:
+    """Warps that multiply for themselves, only where they may be faster than wgmma."""
+    gemm = Problem.of(name).gemm
+    found = ranked(gemm, H200, alignment_of(gemm))
+    assert {one.kind for one in found._tables} == families

@@ -1,14 +1,14 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--trees] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
 choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
---remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
+--older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
 weigh less than what was measured.
 """
 
@@ -37,7 +37,7 @@ from tilewright.planning.cost import (
     features,
     few_rows,
     finishing_seconds,
-    kernel_seconds,
+    kernels_timed,
     packing_seconds,
     problem_features,
 )
@@ -62,6 +62,9 @@ GEMV = "gemv"
 
 _REMEMBERED_WEIGHS = 0.05
 """An estimate of the fit before, by a time that was measured."""
+
+_OLDER_WEIGHS = 0.4
+"""A time of a kernel that has changed since, by one of a kernel of today."""
 
 _OUTLIER = 4.0
 """Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
@@ -143,14 +146,20 @@ def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]
 
 def estimated(one: Measured, at: Constants | None) -> Any:
     """Seconds of each plan by the terms."""
+    return timed(one, at)[0]
+
+
+def timed(one: Measured, at: Constants | None) -> tuple[Any, Any, Any]:
+    """Seconds of each plan by the terms, of which behind the kernel; of kernels of warps what the busiest SM does."""
     c, sizes = one.columns, one.sizes
-    reduced = finishing_seconds(c, sizes, one.gemm, one.spec)
+    reduced = np.broadcast_to(finishing_seconds(c, sizes, one.gemm, one.spec), len(c))
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds
+        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds, reduced, None
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
-    return reduced + kernel_seconds(one.kind, c, one.read, one.spec, around, sizes)
+    seconds, busiest = kernels_timed(one.kind, c, one.read, one.spec, around, sizes)
+    return reduced + seconds, reduced, busiest
 
 
 def fit_constants(data: Sequence[Measured]) -> Constants:
@@ -186,10 +195,10 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
     """Features, what is left of the logarithms, weights, and the number of the problem of each plan."""
     x, y, w, group = [], [], [], []
     for number, one in enumerate(data):
-        seconds = estimated(one, at)
+        seconds, reduced, busiest = timed(one, at)
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-        x.append(features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count))
+        x.append(features(one.kind, one.columns, one.read, one.spec, lengths, seconds, reduced, busiest, one.count))
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds))
         y.append(left - np.average(left, weights=one.weights))
@@ -285,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
+    parser.add_argument("--older", type=Path, nargs="*", default=[])
     parser.add_argument("--remembered", type=Path, nargs="*", default=[])
     parser.add_argument("--trees", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -296,7 +306,10 @@ def main() -> None:
         shared = fit_gemv(asked.sweeps)
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
-    data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
+    data = measured(asked.kind, asked.sweeps)
+    data += measured(asked.kind, asked.older, _OLDER_WEIGHS) + measured(
+        asked.kind, asked.remembered, _REMEMBERED_WEIGHS
+    )
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
     if FAMILY[asked.kind] == "wgmma":

@@ -23,6 +23,10 @@ Batches stand beside `torch.bmm`; what is drawn is what `tilewright bench --batc
 The plans of each problem that rows name, such as the choices of two trees: {"p": "8x64x64 bf16 TN", "plans": [...]},
 each as `PlanConfig.as_data`.
 
+    python benchmarks/choice_sweep.py --asked problems.jsonl --near 13 --sample 0 --dtype f32 --out out.jsonl
+
+Few plans of many problems: what the choice must tell apart, its own first. Problems without plans have them drawn.
+
     python benchmarks/choice_sweep.py --estimated --random 200 --sample 0 --dtype bf16,f16 --out remembered.jsonl
 
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps

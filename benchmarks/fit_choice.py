@@ -1,15 +1,15 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--trees] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
 choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
---older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
-weigh less than what was measured.
+--older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit
+(`choice_sweep.py --estimated`) in the place of sweeps that are gone; they weigh less than what was measured.
 """
 
 from __future__ import annotations

@@ -313,7 +313,8 @@ def padded_bytes(config: Any, element_bytes: int) -> Column:
 
 _REGISTERS, _OF_A_SUM, _OF_A_COPY, _IN_A_CLUSTER = 32, 1.1, 0.9, 12
 """Registers of a thread: beside what it holds, of each accumulator, of each element on its way through registers, and
-more where a cluster shares k. Of 120 kernels that NVRTC 13 made for sm_90 within 11 registers (standard deviation)."""
+more where a cluster shares k. Of 250 kernels of `spaces.simt_core` that NVRTC 13 made for sm_90 the standard deviation
+is 14 registers; by twice the accumulators and 32 it is 24."""
 
 
 def registers_of(config: Any) -> Column:

@@ -278,8 +278,8 @@ _CORE_WAYS = (
     (8, 8, "cp_async", "cp_async", 4),
     (16, 16, "cp_async", "cp_async", 4),
 )
-"""Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md). With A through
-registers and B ahead of it kernels of 16 rows were never the fastest of 227 plans."""
+"""Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md). Of 227 plans
+where A alone came through registers none was the fastest of its problem."""
 
 
 def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm, **options: Any) -> Columns:

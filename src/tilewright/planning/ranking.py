@@ -238,6 +238,8 @@ def ranked(
         sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
+        if kind == "simt":
+            sources = [reduce(Columns.beside, [rows for rows in sources if len(rows)])]
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
             sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
         sources = [rows for rows in sources if len(rows)]

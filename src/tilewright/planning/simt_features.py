@@ -97,7 +97,7 @@ def sized_features(
 
 
 def _asked(c: Columns, lie: tuple[Column, ...], size_bytes: int, name: OperandName) -> Any:
-    """Bytes of a tile of A or B, by sectors: rows along k that begin anywhere touch one more of them in part."""
+    """Bytes of a tile of A or B, by sectors: rows along k that begin inside of one touch another one in part."""
     along_k, aligned_bytes = (1 - lie[0], lie[2]) if name == "A" else (lie[1], lie[3])
     outside = along_k * np.where(aligned_bytes < TMA_BYTES, SECTOR_BYTES - aligned_bytes, 0)
     return (c.m if name == "A" else c.n) * (c.k * size_bytes + outside)

@@ -27,6 +27,10 @@ each as `PlanConfig.as_data`.
 
 Problems of any sort by their names, one a line, the most important first.
 
+    python benchmarks/choice_sweep.py --asked problems.jsonl --near 13 --sample 0 --dtype f32 --out out.jsonl
+
+Few plans of many problems: what the choice must tell apart, its own first. Problems without plans have them drawn.
+
     python benchmarks/choice_sweep.py --estimated --random 200 --sample 0 --dtype bf16,f16 --out remembered.jsonl
 
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
@@ -55,7 +59,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, zip_longest
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -107,11 +111,14 @@ def candidates_of(
     cluster_k: int = 0,
     spread: float = SPREAD,
     families: str = "",
+    near: int = 0,
 ) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
     many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, as far as they
     can multiply, each behind each packing; by default wgmma where it can, as mma.sync is hardly ever faster, or else
-    what there is."""
+    what there is. near: `near_choice` in their place."""
+    if near:
+        return near_choice(problem, spec, near, spread)
     request = request_of(problem)
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
@@ -133,6 +140,49 @@ def candidates_of(
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
+
+
+def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread: float) -> list[Candidate]:
+    """What a choice must tell apart: its first four kernels, and others drawn near the best of those that it prices, as
+    many of each way to share the sum over k; with its GEMV kernel. spread: see `Ranking.drawn`."""
+    request = request_of(problem)
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    rng = random.Random(hash((gemm.m, gemm.n, gemm.k)))
+    told = list(ranked(gemm, spec, alignment, stack=stack, promote_every=request.promote_every, corrected=4000))
+    kernels = {one if one.kernel.kind == "simt" else core_of(one): (us, one) for us, one in reversed(told)}
+    best = sorted(kernels.values(), key=lambda one: one[0])
+    drawn_near = [one for one in best[4:] if one[0] <= _MOST_NEAR * best[0][0]]
+    drawn_near.sort(key=lambda one: log(one[0]) + rng.gauss(0.0, spread))
+    ways: dict[object, list[tuple[float, PlanConfig]]] = {}
+    for one in drawn_near:
+        ways.setdefault(way_to_share(one[1]), []).append(one)
+    half = max(0, count - 4) // 2
+    found = best[:4] + drawn_near[:half]
+    turns = (one for several in zip_longest(*ways.values()) for one in several if one)
+    found += list(islice((one for one in turns if one not in found), count - len(found)))
+    chosen = next(iter(estimated(request, spec)), None)
+    gemv = [one for one in islice(estimated(request, spec), 500) if one.kernel.kind == "gemv"]
+    drawn_ones = [otherwise_copied(one) if rng.random() < 0.2 else one for _, one in found[4:]]
+    plans = dict.fromkeys([*([chosen] if chosen else []), *(one for _, one in found[:4]), *drawn_ones, *gemv])
+    return [Candidate(one, estimate_us(one, gemm, spec, alignment, stack)) for one in plans]
+
+
+_MOST_NEAR = 1.4
+"""Times of the best estimate: what is slower is out of the question."""
+
+
+def otherwise_copied(config: PlanConfig) -> PlanConfig:
+    """The same with copies between the k steps, or without, where a SIMT kernel can have them."""
+    kernel = config.kernel
+    if not isinstance(kernel, SimtConfig) or kernel.unroll != kernel.tile[2] or kernel.a_transport == "cp_async":
+        return config
+    return replace(config, kernel=replace(kernel, interleaved_copies=not kernel.interleaved_copies))
+
+
+def way_to_share(config: PlanConfig) -> object:
+    """How blocks share the sum over k: not at all, by split-K, in clusters of a size, or by stream-K."""
+    kernel = config.kernel
+    return kernel.split_k > 1, size_along_k(config), getattr(kernel, "stream_k", False)
 
 
 def spaces_of(request: Request, spec: DeviceSpec, asked: str) -> list[list[Ranking]]:
@@ -492,6 +542,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plans", type=int, default=16, help="of each problem")
     parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
+    parser.add_argument("--near", type=int, default=0, help="only so many plans, near the best that a choice prices")
     parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
@@ -514,7 +565,7 @@ def estimates_of(one: Target, spec: DeviceSpec, options: tuple[Any, ...]) -> dic
 
 def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> None:
     """A sweep that needs no GPU, of the H200."""
-    options = (asked.plans, asked.cluster_k, asked.spread, asked.families)
+    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near)
     rows = partial(estimates_of, spec=device("H200"), options=options)
     with asked.out.open("a", encoding="utf-8") as file, ProcessPoolExecutor(asked.workers) as pool:
         for row in pool.map(rows, targets, chunksize=4):
@@ -550,7 +601,7 @@ def main() -> None:
         tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
-                (asked.plans, asked.cluster_k, asked.spread, asked.families),
+                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near),
                 plans_of.get(str(one.problem), ()),
             ): one
             for one in targets

@@ -1,7 +1,8 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--remembered ESTIMATED ...] [--trees] [--further] [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--trees]
+        [--further] [--check]
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
@@ -10,8 +11,8 @@ left. A plan that is far from the best of its problem weighs less. --trees: the 
 trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning; those of wgmma together with
 those of its FP8, from sweeps of both. --check: how good the choice is on problems that the fit has not seen, in five
 parts of the problems in turn; nothing is written.
---remembered: estimates of the shipped fit (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they
-weigh less than what was measured.
+--older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit
+(`choice_sweep.py --estimated`) in the place of sweeps that are gone; they weigh less than what was measured.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tilewright.planning.cost import (
     features,
     few_rows,
     finishing_seconds,
-    kernel_seconds,
+    kernels_timed,
     packing_seconds,
     problem_features,
 )
@@ -67,6 +68,9 @@ GEMV = "gemv"
 
 _REMEMBERED_WEIGHS = 0.05
 """An estimate of the fit before, by a time that was measured."""
+
+_OLDER_WEIGHS = 0.4
+"""A time of a kernel that has changed since, by one of a kernel of today."""
 
 _OUTLIER = 4.0
 """Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
@@ -154,14 +158,20 @@ def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]
 
 def estimated(one: Measured, at: Constants | None) -> Any:
     """Seconds of each plan by the terms."""
+    return timed(one, at)[0]
+
+
+def timed(one: Measured, at: Constants | None) -> tuple[Any, Any, Any]:
+    """Seconds of each plan by the terms, of which behind the kernel; of kernels of warps what the busiest SM does."""
     c, sizes = one.columns, one.sizes
-    reduced = finishing_seconds(c, sizes, one.gemm, one.spec)
+    reduced = np.broadcast_to(finishing_seconds(c, sizes, one.gemm, one.spec), len(c))
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds
+        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds, reduced, None
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
-    return reduced + kernel_seconds(one.kind, c, one.read, one.spec, around, sizes)
+    seconds, busiest = kernels_timed(one.kind, c, one.read, one.spec, around, sizes)
+    return reduced + seconds, reduced, busiest
 
 
 def fit_constants(data: Sequence[Measured]) -> Constants:
@@ -198,8 +208,8 @@ def table(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING)
     known of them."""
     x, y, w, group = [], [], [], []
     for number, one in enumerate(data):
-        seconds = estimated(one, at)
-        found = features_of(one, seconds)
+        seconds, reduced, busiest = timed(one, at)
+        found = features_of(one, seconds, reduced, busiest)
         # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, found)
         x.append(found)
@@ -209,11 +219,11 @@ def table(data: Sequence[Measured], at: Constants | None, before: Fit = NOTHING)
     return np.concatenate(x), np.concatenate(y), np.concatenate(w), np.concatenate(group)
 
 
-def features_of(one: Measured, seconds: Any) -> Any:
-    """(plans, features). seconds: as the terms estimate them."""
+def features_of(one: Measured, seconds: Any, reduced: Any, busiest: Any) -> Any:
+    """(plans, features). The others: as `timed` says."""
     sizes = one.sizes
     lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
-    return features(one.kind, one.columns, one.read, one.spec, lengths, seconds, one.count)
+    return features(one.kind, one.columns, one.read, one.spec, lengths, seconds, reduced, busiest, one.count)
 
 
 def known_by(trees: Trees | None, x: Any) -> Any:
@@ -237,8 +247,9 @@ def shared_left(data: Sequence[Measured], at: Constants | None, before: Fit = NO
     """Of the plans of each problem what is left together. before: what is known of it."""
     found = []
     for one in data:
-        seconds = estimated(one, at)
-        left = np.log(one.us / (1e6 * seconds)) - known_by(before.trees, features_of(one, seconds))
+        seconds, reduced, busiest = timed(one, at)
+        left = np.log(one.us / (1e6 * seconds))
+        left -= known_by(before.trees, features_of(one, seconds, reduced, busiest))
         of_problem = known_by(before.shared, np.array([problem_features(one.read, one.count)]))
         found.append(float(np.average(left - of_problem, weights=one.weights)))
     return found
@@ -355,6 +366,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
+    parser.add_argument("--older", type=Path, nargs="*", default=[])
     parser.add_argument("--remembered", type=Path, nargs="*", default=[])
     parser.add_argument("--trees", action="store_true")
     parser.add_argument("--further", action="store_true")
@@ -370,7 +382,10 @@ def main() -> None:
     if asked.further:
         go_further(asked.kind, asked.sweeps, asked.check)
         return
-    data = [*measured(asked.kind, asked.sweeps), *measured(asked.kind, asked.remembered, _REMEMBERED_WEIGHS)]
+    data = measured(asked.kind, asked.sweeps)
+    data += measured(asked.kind, asked.older, _OLDER_WEIGHS) + measured(
+        asked.kind, asked.remembered, _REMEMBERED_WEIGHS
+    )
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
     if FAMILY[asked.kind] == "wgmma":

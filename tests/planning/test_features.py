@@ -29,11 +29,11 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
     gemm, asked, seen = PROBLEMS[name], [], set()
     seconds_of = ranking.plan_seconds
 
-    def told(kind: str, tables: Any, *further: Any, **options: Any) -> Any:
+    def watched(kind: str, tables: Any, *further: Any, **options: Any) -> Any:
         asked.append((kind, tables))
         return seconds_of(kind, tables, *further, **options)
 
-    monkeypatch.setattr(ranking, "plan_seconds", told)
+    monkeypatch.setattr(ranking, "plan_seconds", watched)
     ranked(gemm, H200, alignment_of(gemm))
     for kind, tables in asked:
         trees = fit_for(kind, gemm.dtype).trees
@@ -43,8 +43,11 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
             rows = np.flatnonzero(np.isfinite(seconds))[:40]
             if trees is None or not len(rows):
                 continue
-            choice = cost._ranks_of(kind, trees, [one], [rows], [seconds[rows]], H200, around.count)
-            fit = cost.features(kind, c[rows], one.read, H200, one.sizes.at(rows), seconds[rows], around.count)
+            behind = np.broadcast_to(one.reduced, len(c))[rows]
+            choice = cost._ranks_of(kind, trees, [one], [rows], [seconds[rows]], [behind], H200, around.count)
+            busiest = one.timed.at(rows) if isinstance(one.timed, cost.Busiest) else None
+            told = one.sizes.at(rows), seconds[rows], behind, busiest
+            fit = cost.features(kind, c[rows], one.read, H200, *told, around.count)
             assert (choice == trees.ranks(list(fit.T), len(rows))).all()
             seen.add(kind)
     assert seen

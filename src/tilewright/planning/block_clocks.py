@@ -58,31 +58,36 @@ def sm_clocks(
     gemm: Gemm,
     spec: DeviceSpec,
     setting: Setting,
+    most: Any,
     per_sm: Any,
     stores: Sequence[tuple[int, int]],
-) -> Any:
-    """Of the busiest SM, for all of its blocks. per_sm: that share it, at most. stores: result_bytes and out_bytes of a
-    kernel without and with split-K."""
+) -> tuple[Any, Any, Any]:
+    """Of the busiest SM: for all of its blocks, `most`; of a k tile of those that run at once; of what they do before
+    the first and after the last one. per_sm: that share it, at most. stores: result_bytes and out_bytes of a kernel
+    without and with split-K."""
     if c.table is None:
         sm = Sm.of(work_of(kind, c, gemm, setting), spec, CORRECTED_WAVEFRONT_CLOCKS)
-        return sm.clocks(*sm.blocks(per_sm))
+        together = np.maximum(1, np.minimum(per_sm, most))
+        return sm.clocks(most, together), sm.step_clocks(together), sm.ends_clocks(together)
     clocks = _known(kind, c.table, gemm, spec, setting.aligned_bytes)
     before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)
     parts, k_tiles = c.split_k > 1, np.broadcast_to(setting.k_tiles, len(c))
     whole, part = clocks.ends(*stores[0]), clocks.ends(*stores[1]) if parts.any() else None
-    together, rounds, left = _rounds_of(per_sm, np.ceil(setting.blocks / spec.sm_count))
+    together, rounds, left = _rounds_of(per_sm, most)
 
-    def round_of(at: Any, parts: Any, k_tiles: Any) -> Any:
+    def step_and_ends(at: Any, parts: Any) -> tuple[Any, Any]:
         ends = whole.take(at)
         if part is not None:
             ends = np.where(parts, part.take(at), ends)
-        return k_tiles * clocks.step.take(at) + ends
+        return clocks.step.take(at), ends
 
-    total = rounds * round_of(before + together, parts, k_tiles)
+    step, ends = step_and_ends(before + together, parts)
+    total = rounds * (k_tiles * step + ends)
     some = np.flatnonzero(left)
     if len(some):
-        total[some] += round_of(before[some] + left[some], parts[some], k_tiles[some])
-    return total
+        last, last_ends = step_and_ends(before[some] + left[some], parts[some])
+        total[some] += k_tiles[some] * last + last_ends
+    return total, step, ends
 
 
 def _rounds_of(per_sm: Any, most: Any) -> tuple[Any, Any, Any]:
@@ -126,10 +131,11 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     family = mma if kind == "mma" else simt
 
     def fitting(c: Any) -> Any:
+        registers = simt.registers_of(c) if kind == "simt" else 2 * accumulators_of(c) + _OTHER_REGISTERS
         return blocks_that_fit(
             spec,
             warps=warps_of(c),
-            registers_per_thread=np.minimum(spec.max_registers_per_thread, 2 * accumulators_of(c) + _OTHER_REGISTERS),
+            registers_per_thread=np.minimum(spec.max_registers_per_thread, registers),
             shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
         )
 

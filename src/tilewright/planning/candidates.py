@@ -29,7 +29,7 @@ from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.correction import FITTED_FOR
-from tilewright.planning.exchange import shared_out, streams_k
+from tilewright.planning.exchange import filled_sms, shared_out, streams_k
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -295,7 +295,8 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
     split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
     blocks, steps = shared_out(c, tiles, _tiles_along(gemm.k, c.k), spec.sm_count * together, count)
-    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, np.ceil(blocks / spec.sm_count))
+    sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count
+    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, np.ceil(blocks / sms))
     streamed = streams_k(c)
     whole = (split == 1) & np.logical_not(streamed)
     clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)

@@ -23,11 +23,12 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
-from tilewright.planning import wgmma_cost
+from tilewright.planning import simt_features, wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
 from tilewright.planning.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
-from tilewright.planning.exchange import exchange_clocks, shared_out, streams_k
+from tilewright.planning.exchange import exchange_clocks, filled_sms, parts_of, shared_out, streams_k
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
+from tilewright.planning.simt_features import Busiest
 from tilewright.planning.wgmma_cost import Timed
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
@@ -79,8 +80,9 @@ _MOST_COPIES = 64
 caches of instructions. H100, bf16, 8 x 50265 x 768: 324 us with 64 copies (59 KB of code), 332 with 66 (107 KB), 58
 with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimated (benchmarks/choice_sweep.py)."""
 
-CORRECTED = 64
-"""Plans of a problem whose estimates are corrected by measurements: the best by the terms."""
+CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
+"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
+tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Around:
 class Estimate:
     """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
     C from a workspace, of the host for further launches. read: the problem behind the packing. timed: what those of
-    wgmma are made of."""
+    wgmma are made of, and of kernels of warps what the busiest SM does."""
 
     columns: Columns
     read: Gemm
@@ -151,7 +153,7 @@ class Estimate:
     kernel: Any
     reduced: Any
     more: Any
-    timed: Timed | None = None
+    timed: Timed | Busiest
 
     @property
     def total(self) -> Any:
@@ -159,31 +161,32 @@ class Estimate:
 
 
 def plan_seconds(
-    kind: str, tables: Sequence[tuple[Columns, Around]], gemm: Gemm, spec: DeviceSpec, *, corrected: int = CORRECTED
+    kind: str, tables: Sequence[tuple[Columns, Around]], gemm: Gemm, spec: DeviceSpec, *, corrected: int = 0
 ) -> list[Any]:
     """Of each plan of each table of a family: packing, the kernel, and what takes C from a workspace. Infinite where a
     block does not fit on an SM, or cannot read operands as they lie behind the packing. The host's time for further
     launches counts. corrected: so many of the best of all get what measurements add to the estimate, where there are
-    some of the family; the others follow behind them."""
+    some of the family, 0 for `CORRECTED`; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
     fit = fit_for(kind, gemm.dtype) if spec.compute_capability == FITTED_FOR and gemm.pieces is None else Fit({})
     if fit.trees is None or not found:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, fit, tables[0][1].count, corrected)
+    return _as_measured(kind, found, spec, fit, tables[0][1].count, corrected or CORRECTED[kind])
 
 
 def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
-    timed = wgmma_cost.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count) if kind == "wgmma" else None
-    if timed is not None:
+    timed: Timed | Busiest
+    if kind == "wgmma":
+        timed = wgmma_cost.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
         fits = blocks_per_sm(kind, c, read, spec) > 0
         if not reads_orders(gemm):
             fits = fits & wgmma.reads(c, read)
         kernel = np.where(fits, timed.seconds, np.inf)
     else:
-        kernel = kernel_seconds(kind, c, read, spec, around, sizes)
+        kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)
         if kind == "mma" and around.loads_bytes < TMA_BYTES and spec.compute_capability == FITTED_FOR:
             kernel = np.where(_copies_of_a_thread(c, gemm, around) < _MOST_COPIES, kernel, np.inf)
     before: Any = 0.0
@@ -217,7 +220,10 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     if not len(best):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
+    finishing = [
+        np.broadcast_to(one.reduced, len(of))[rows] for one, of, rows in zip(found, terms, chosen, strict=True)
+    ]
+    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, finishing, spec, count)))
     totals = []
     shared = [shared_factor(kind, one.read, count) for one in found]
     for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
@@ -263,11 +269,12 @@ def _ranks_of(
     found: Sequence[Estimate],
     chosen: Sequence[Any],
     seconds: Sequence[Any],
+    finishing: Sequence[Any],
     spec: DeviceSpec,
     count: int,
 ) -> Any:
     """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
-    behind several packings, all are asked at once."""
+    behind several packings, all are asked at once. finishing: of the seconds, those behind the kernels."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
         lie = [_how_operands_lie(one.read) for one in found]
@@ -278,15 +285,23 @@ def _ranks_of(
             for of in zip(*along, strict=True)
         )
         c, read = found[0].columns[np.concatenate(chosen)], found[0].read
-        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), np.concatenate(seconds), count)
+        busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
+        each = busiest, np.concatenate(seconds), np.concatenate(finishing)
+        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
-    for one, rows, us in zip(found, chosen, seconds, strict=True):
+    for one, rows, us, behind in zip(found, chosen, seconds, finishing, strict=True):
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
-        if one.timed is not None and len(rows):
-            told.append(wgmma_cost.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+        if isinstance(one.timed, Timed):
+            told += [wgmma_cost.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count)] * (len(rows) > 0)
         elif len(rows):
-            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, us, count))
+            each = one.timed.at(rows), us, behind
+            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
     return np.concatenate(told, axis=1)
+
+
+def _busiest(one: Estimate) -> Busiest:
+    assert isinstance(one.timed, Busiest)
+    return one.timed
 
 
 def _tiled_ranks(
@@ -297,15 +312,16 @@ def _tiled_ranks(
     lie: tuple[Column, ...],
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
-    seconds: Any,
+    each: tuple[Busiest, Any, Any],
     count: int,
 ) -> Any:
-    """Of kernels of warps. lie: `_how_operands_lie`."""
+    """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
+    kernel."""
     first = c.fact(
         ("ranks", read.dtype, read.out, spec),
         lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
     )
-    sized = _sized_features(kind, c, read, lie, spec, sizes, seconds, count)
+    sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)
     return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
 
 
@@ -316,14 +332,17 @@ def features(
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
     seconds: Any,
+    finishing: Any = 0.0,
+    busiest: Busiest | None = None,
     count: int = 1,
 ) -> Any:
-    """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
-    if kind == "wgmma":
+    """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated, of
+    which `finishing` behind the kernel. busiest: of kernels of warps."""
+    if busiest is None:
         timed = wgmma_cost.timed(c, read, spec, sizes, count)
         sized = wgmma_cost.sized_features(c, read, spec, sizes, timed, seconds, count)
         return stacked((*wgmma_cost.class_features(c, read, spec), *sized), len(c))
-    sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, seconds, count)
+    sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, (busiest, seconds, finishing), count)
     return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
 
 
@@ -336,12 +355,10 @@ def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
 
 def _class_features(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
     """The first of them: what no size of a problem changes; those of the options of one family last."""
+    if kind == "simt":
+        return simt_features.class_features(c, gemm, spec)
     per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tile = np.log2(c.m), np.log2(c.n), c.k * gemm.dtype.bytes, c.warp_m, c.warp_n, c.stages, np.log2(c.cluster_k)
-    if kind == "simt":
-        by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")
-        copies = c.lanes_m, by_async, c.unroll, c.copied, c.columns_together, warps_of(c)
-        return *tile, per_sm, *copies, c.stream_k
     store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
     return (
         *(*tile, per_sm, np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c)), store),
@@ -356,22 +373,25 @@ def _sized_features(
     lie: tuple[Column, ...],
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
-    seconds: Any,
+    each: tuple[Busiest, Any, Any],
     count: int,
 ) -> tuple[Any, ...]:
-    """The others. lie: `_how_operands_lie`."""
+    """The others. lie: `_how_operands_lie`. each: as `_tiled_ranks`."""
+    busiest, seconds, finishing = each
+    if kind == "simt":
+        return simt_features.sized_features(c, gemm, lie, spec, sizes, busiest, seconds, finishing, count)
     m, n, k = sizes
     tile_m, tile_n = c.m, c.n
     rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
     slots = spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    blocks, _ = shared_out(c, rows * columns, ceil_div(k, c.k), slots, count)
+    blocks = rows * columns * parts_of(c) * count
     parts = blocks / (rows * columns * count)
     fill = blocks / slots
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     depth = np.maximum(k, 1)
     return (
-        *(c.raster_rows, size_bytes, np.where(streams_k(c), -1.0, np.log2(c.split_k)), *lie),
+        *(c.raster_rows, size_bytes, np.log2(c.split_k), *lie),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns)),
         *(rows * tile_m / m, columns * tile_n / n, np.log2(m), np.log2(n), np.log2(depth), np.log2(depth / parts)),
         *(np.log2(moved_bytes / spec.l2_bytes), np.log2(seconds)),
@@ -384,9 +404,11 @@ def _sized_features(
     )
 
 
-def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes) -> Any:
-    """Of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction. read: behind the
-    packing."""
+def kernels_timed(
+    kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes
+) -> tuple[Any, Busiest]:
+    """Seconds of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction; and what the
+    busiest SM does. read: behind the packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
     together = np.maximum(1, per_sm)
     blocks, steps = shared_out(c, sizes.tiles(c), ceil_div(sizes.k, c.k), spec.sm_count * together, around.count)
@@ -401,8 +423,11 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
         out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
-    clocks = sm_clocks(kind, c, read, spec, setting, together, stored)
-    clocks = clocks + np.ceil(blocks / (spec.sm_count * together)) * exchange_clocks(c, together)
+    sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count  # the other fits know none but these
+    most = np.ceil(blocks / sms)
+    clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
+    exchange = exchange_clocks(c, together)
+    clocks = clocks + np.ceil(blocks / (sms * together)) * exchange
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
     if kind == "simt" and read.a is Order.ROW and read.b is Order.COL:
@@ -415,7 +440,8 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
         )
     else:
         seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
-    return np.where(per_sm > 0, seconds, np.inf)
+    at_once = np.maximum(1, np.minimum(together, most))
+    return np.where(per_sm > 0, seconds, np.inf), Busiest(blocks, most, at_once, steps, step, ends, exchange)
 
 
 def _simt_share(c: Any, read: Gemm, sizes: Sizes, stores: Column) -> Any:

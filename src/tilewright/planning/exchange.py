@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels.columns import Column
 from tilewright.kernels.tile_sizes import exchanged_bytes
@@ -26,6 +27,17 @@ _L2_BYTES_PER_CLOCK = 24.0
 def parts_of(c: Any) -> Column:
     """Blocks that share the sum over k of a tile: by split-K, or in a cluster."""
     return c.split_k * c.cluster_k
+
+
+_CLUSTERED_SMS = 120, 132
+"""Of the SMs, how many blocks fill in clusters of 4 or 8, which lie in one GPC: a 31st cluster of 4, or a 16th of 8,
+waits for another or doubles the blocks of some SMs, and takes 1.2 to 2 times as long (H100 and H200)."""
+
+
+def filled_sms(c: Any, spec: DeviceSpec) -> Column:
+    """SMs that blocks of a kernel fill before one of them has two."""
+    some, of = _CLUSTERED_SMS
+    return np.where(c.cluster_k >= 4, spec.sm_count * some // of, spec.sm_count)
 
 
 def streams_k(c: Any) -> Any:

@@ -1,0 +1,87 @@
+"""What estimates of SIMT kernels know beside the work of a block: GPCs, registers, and what packing may take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import F32
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.simt import SimtConfig, copied_by_registers, registers_of
+from tilewright.kernels.spaces import simt_core
+from tilewright.kernels.tile_sizes import warps_of
+from tilewright.planning import cost, simt_features
+from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.planning.exchange import filled_sms
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.packing import Packing
+from tilewright.planning.ranking import ranked
+from tilewright.problem import Gemm, Order
+
+H100 = device("H100")
+
+
+def seconds(config: SimtConfig, gemm: Gemm) -> float:
+    """Of the kernel, as the terms say."""
+    around = cost.Around(Packing(), 16, 16, 16, 1)
+    c = Columns.of([config], config.columns)
+    found, _ = cost.kernels_timed("simt", c, gemm, H100, around, cost.Sizes.of(gemm, c, Packing()))
+    return float(found[0])
+
+
+@pytest.mark.parametrize(("size", "clusters"), [(4, 30), (8, 15)])
+def test_a_cluster_more_than_the_gpcs_hold_doubles_the_blocks_of_some_sms(size: int, clusters: int) -> None:
+    config = SimtConfig((64, 64, 16), (32, 32), unroll=8, cluster_k=size)
+    assert filled_sms(config, H100) == size * clusters < filled_sms(replace(config, cluster_k=2), H100) == 132
+    room, full, over = (seconds(config, Gemm(64, 64 * (clusters + more), 8192, b=Order.COL)) for more in (-1, 0, 1))
+    assert full < 1.05 * room and over > 1.25 * full
+
+
+@pytest.mark.parametrize(
+    ("config", "registers"),
+    [
+        (SimtConfig((16, 64, 16), (16, 32)), 80),
+        (SimtConfig((256, 32, 16), (64, 32), unroll=8), 159),
+        (SimtConfig((128, 128, 8), (64, 64), a_transport="cp_async", b_transport="cp_async", stages=4), 168),
+    ],
+    ids=["small", "tall", "large"],
+)
+def test_registers_are_about_those_that_ptxas_gives(config: SimtConfig, registers: int) -> None:
+    """registers: of NVRTC 13 for sm_90, operands as NN or NT."""
+    assert int(registers_of(config)) == pytest.approx(registers, rel=0.2)
+
+
+def test_what_comes_through_registers_and_what_clusters_do_take_registers() -> None:
+    through = SimtConfig((32, 128, 16), (32, 64))
+    around = replace(through, a_transport="cp_async", b_transport="cp_async")
+    assert (copied_by_registers(through), copied_by_registers(around)) == (40, 0)
+    assert registers_of(through) >= registers_of(around) + 30
+    assert registers_of(replace(around, cluster_k=2)) > registers_of(around)
+    c = Columns.of([through, around], through.columns)
+    gemm = Gemm(64, 4096, 4096, b=Order.COL)
+    fewer, more = blocks_per_sm("simt", c, gemm, H100).tolist()
+    assert fewer < more
+
+
+@pytest.mark.parametrize(("m", "packs"), [(16, False), (300, False), (6000, True)])
+def test_operands_of_fmas_are_packed_where_the_product_takes_long(m: int, packs: bool) -> None:
+    gemm = Gemm(m, 4096, 7168, b=Order.COL)
+    found = {bool(config.packed) for _, config in ranked(gemm, H100, alignment_of_rows(gemm))}
+    assert found == ({False, True} if packs else {False})
+
+
+def test_rows_along_k_that_begin_inside_of_a_sector_touch_another_one() -> None:
+    c = Columns.of([SimtConfig((128, 64, 16), (32, 32))], SimtConfig.columns)
+    lie = (0, 0, 4, 4, 4)  # A and B in rows: A runs along k, and B does not
+    assert simt_features._asked(c, lie, 4, "A").tolist() == [128 * (64 + 28)]
+    assert simt_features._asked(c, lie, 4, "B").tolist() == [64 * 64]
+    assert simt_features._asked(c, (0, 1, 16, 8, 4), 4, "A").tolist() == [128 * 64]
+    assert simt_features._asked(c, (0, 1, 16, 8, 4), 4, "B").tolist() == [64 * (64 + 24)]
+
+
+def test_the_choice_looks_at_blocks_of_warps_that_won() -> None:
+    warps = set(np.unique(warps_of(simt_core(Gemm(128, 1024, 1024, F32, b=Order.COL)))).tolist())
+    assert warps == {2, 3, 4, 5, 6, 8, 10}

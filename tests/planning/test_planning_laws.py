@@ -408,23 +408,24 @@ def test_which_products_ranks_can_share(rows: tuple[int, ...]) -> None:
         "ping-pong": PlanConfig(replace(WGMMA, consumers=2, ping_pong=True)),
         "not persistent": PlanConfig(replace(WGMMA, persistent=False)),
         "cluster": PlanConfig(replace(WGMMA, persistent=False, cluster_k=2)),
+        "two rows": PlanConfig(replace(WGMMA, cluster=(2, 1))),
         "split": PlanConfig(replace(WGMMA, persistent=False).with_split_k(2)),
         "A packed": PlanConfig(WGMMA, frozenset("A")),
         "B packed": PlanConfig(WGMMA, frozenset("B")),
         "mma": PlanConfig(MMA),
     }
-    arrive = {"plain", "two consumers", "ping-pong", "B packed"}
-    whole = all(start % 128 == 0 for start in starts)
+    arrive = {"plain", "two consumers", "ping-pong", "two rows", "B packed"}
     for name, config in kernels.items():
         assert is_shared(arriving, config) == (name in arrive), name
-        sums = name in {"plain", "ping-pong", "A packed", "B packed"} and whole
-        assert is_shared(summed, config) == sums, name
+        tile_rows = 256 if name == "two rows" else 128
+        whole = all(start % tile_rows == 0 for start in starts)
+        assert is_shared(summed, config) == (whole and name in arrive | {"A packed"}), name
         request = Request(Gemm(sum(rows), 64, 64, BF16), Alignment(16, 16, 16), shards=arriving)
         assert is_ruled_out(request, config) == (name not in arrive)
     assert arriving.starts == tuple(sum(rows[:at]) for at in range(len(rows) + 1))
     last = replace(summed, rank=len(rows) - 1)
-    assert last.numbers == (len(rows), 0, len(rows) - 1, max(rows))
-    assert arriving.numbers == (len(rows), 0)
+    assert last.numbers(5) == (len(rows), len(rows) - 1, max(rows), 5)
+    assert arriving.numbers(0) == (len(rows), 0)
 
 
 def test_a_workspace_of_8_gib_is_the_largest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from planned import alignment_of, asked, paper_dispatcher
 from test_boundaries import GPUS, made_up  # noqa: F401  every test here has it
@@ -33,8 +34,9 @@ from tilewright.problem.weight_codes import INT4
 from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
-SERVED = [Priced("wgmma", None, Packing(), None)]  # type: ignore[arg-type]
-PACKED = [Priced("wgmma", None, Packing(frozenset("A")), None)]  # type: ignore[arg-type]
+NOT_NEAR = np.array([np.inf])  # to the time of memory
+SERVED = [Priced("wgmma", None, Packing(), NOT_NEAR)]  # type: ignore[arg-type]
+PACKED = [Priced("wgmma", None, Packing(frozenset("A")), NOT_NEAR)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +52,18 @@ PACKED = [Priced("wgmma", None, Packing(frozenset("A")), None)]  # type: ignore[
 )
 def test_small_problems_may_be_faster_by_mma_sync(size: tuple[int, int, int], count: int, worth: bool) -> None:
     gemm = Gemm(*size, BF16, out=BF16)
-    assert ranking._may_be_worth_mma(SERVED, gemm, H200, 16, count) == worth
-    assert ranking._may_be_worth_mma(PACKED, gemm, H200, 16, count)  # where wgmma would need a copy
-    assert not ranking._may_be_worth_mma(SERVED, gemm, device("A100 SXM 80 GB"), 16, count)
+    assert ranking._may_be_worth_warps(SERVED, gemm, H200, 16, count) == worth
+    assert ranking._may_be_worth_warps(PACKED, gemm, H200, 16, count)  # where wgmma would need a copy
+    assert not ranking._may_be_worth_warps(SERVED, gemm, device("A100 SXM 80 GB"), 16, count)
+
+
+@pytest.mark.parametrize(("size", "never"), [((2, 699_051, 1), True), ((2, 699_050, 1), False)])
+def test_what_wgmma_does_in_the_time_of_memory_nothing_does_faster(size: tuple[int, int, int], never: bool) -> None:
+    gemm = Gemm(*size, BF16, out=BF16)
+    for times, worth in ((1.1, not never), (1.1001, True)):
+        seconds = np.array([np.inf, times * float(moving(gemm.compulsory_bytes, H200))])
+        priced = [Priced("wgmma", None, Packing(frozenset("A")), seconds)]  # type: ignore[arg-type]
+        assert ranking._may_be_worth_warps(priced, gemm, H200, 16, 1) == worth
 
 
 @pytest.mark.parametrize(("least", "loads", "worth"), [(128, 16, True), (129, 16, False), (129, 8, True)])
@@ -61,10 +72,10 @@ def test_tf32_that_is_transposed_is_compared_where_it_reads_more_than_it_compute
 ) -> None:
     gemm = Gemm(4096, 4096, least, F32, product=TF32, b=Order.ROW)
     assert not reads_orders(gemm)
-    assert ranking._may_be_worth_mma(SERVED, gemm, H200, loads, 1) == worth
+    assert ranking._may_be_worth_warps(SERVED, gemm, H200, loads, 1) == worth
     small = Gemm(640, 640, 625, F32, product=TF32)  # four times as many products as otherwise
-    assert ranking._may_be_worth_mma(SERVED, small, H200, 16, 1)
-    assert not ranking._may_be_worth_mma(SERVED, Gemm(640, 640, 626, F32, product=TF32), H200, 16, 1)
+    assert ranking._may_be_worth_warps(SERVED, small, H200, 16, 1)
+    assert not ranking._may_be_worth_warps(SERVED, Gemm(640, 640, 626, F32, product=TF32), H200, 16, 1)
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -15,7 +15,6 @@ from tilewright.distributed.timeline import (
     exchanged_reduce_scatter_steps,
     reduce_scatter_steps,
     shared_reduce_scatter_steps,
-    starts_of,
 )
 
 Kind = Literal[
@@ -88,17 +87,11 @@ SCATTERS = (
 )
 
 
-_TILE_ROWS = 128
-"""Of the fast kernels that add up over ranks. Tiles that do not cross from rank to rank are lower where rows begin
-otherwise: 4720 x 11008 x 6656, 2360 rows each in tiles of 40, took 1.8 times as long as NCCL and cuBLAS in turn."""
-
-
-def candidates(gathers: bool, rows: Sequence[int]) -> tuple[Plan, ...]:
-    """The plans among which is chosen. rows: of each rank."""
-    if gathers:
-        return (*GATHERS, ARRIVING)
-    whole = not any(first % _TILE_ROWS for first in starts_of(rows))
-    return (*SCATTERS, SHARED) if whole else SCATTERS
+def candidates(gathers: bool) -> tuple[Plan, ...]:
+    """The plans among which is chosen. `SHARED` is none of them: its kernel ends only when copies have run beside it,
+    which wait for what it has done, and a GPU promises no stream a queue of its own. One call of some hundreds never
+    ended (H100, some thirty streams; since then streams that copy have a priority of their own, and no call hung)."""
+    return (*GATHERS, ARRIVING) if gathers else SCATTERS
 
 
 def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
@@ -110,7 +103,7 @@ def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
 def ranked(gathers: bool, work: Work, costs: Costs) -> tuple[Plan, ...]:
     """All plans by their predicted time, but those of fewer parts first among those that are nearly the fastest: each
     costs the host time, and small ones are the hardest to predict."""
-    times = {plan: plan_us(plan, work, costs) for plan in candidates(gathers, work.rows)}
+    times = {plan: plan_us(plan, work, costs) for plan in candidates(gathers)}
     enough = _NEARLY * min(times.values())
     return tuple(sorted(times, key=lambda one: (times[one] > enough, one.parts * (times[one] <= enough), times[one])))
 

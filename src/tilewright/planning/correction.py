@@ -1,4 +1,4 @@
-"""What measurements add to estimated times: trees over features of a plan, fitted to sweeps of the H200 and H100.
+"""What measurements add to estimated times: regression trees over features of plans, fitted to sweeps of two GPUs.
 
 The data of a family are `wgmma_fit.json`, `mma_fit.json`, `simt_fit.json`: constants of its terms, then the trees;
 those of wgmma with FP8 operands `wgmma_fp8_fit.json`. `benchmarks/fit_choice.py` writes them. A tree asks at each node

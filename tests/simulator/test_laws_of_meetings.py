@@ -40,7 +40,7 @@ def warp_is(warp: int, block: int, *body: Stmt) -> Stmt:
     return If(binary(Op.EQ, WARP + BLOCK * 100, warp + block * 100), body)
 
 
-# -- named barriers -----------------------------------------------------------------------------------------------------
+# -- named barriers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -105,6 +105,14 @@ def test_the_warp_is_named_that_expects_another_number() -> None:
     found = ran(blocks_of(first, second, warps=2, blocks=2), GEMM).errors
     named = [one for one in found if one.kind is Kind.DIVERGENT_BARRIER]
     assert [(one.where.block, one.where.warp, one.where.lanes) for one in named] == [((1, 0, 0), 1, (0,))]
+
+
+def test_of_warps_that_come_together_the_one_is_named_that_is_wrong() -> None:
+    """Warp 1 waits at 2 for two others; warps 2 and 3 come at once, to 1 and to 2, and expect two."""
+    first = If(binary(Op.EQ, WARP, 1), (TeamBarrier(as_expr(2), 96),))
+    second = If(binary(Op.LE, 2, WARP), (TeamBarrier(WARP - 1, 64),))
+    named = [one for one in ran(blocks_of(first, second), GEMM).errors if one.kind is Kind.DIVERGENT_BARRIER]
+    assert [(one.headline[:30], one.where.warp) for one in named] == [("Warps meet at named barrier 2 ", 3)]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -190,14 +198,14 @@ def test_a_cluster_meets_without_those_that_have_ended(gone: int, schedule: Any)
 def test_a_part_of_a_warp_is_named(lanes: int, stmt: Stmt, schedule: Any) -> None:
     """Warp 1 alone comes in part."""
     part = If(binary(Op.LT, THREAD - 32, lanes), (If(binary(Op.LE, 32, THREAD), (stmt,)),))
-    found = [one for one in ran(blocks_of(part, warps=3), GEMM, schedule=schedule).errors]
+    found = ran(blocks_of(part, warps=3), GEMM, schedule=schedule).errors
     parted = [one for one in found if one.kind is Kind.PARTED_WARP]
     assert bool(parted) is (lanes < 32)
     for one in parted:
         assert (one.where.warp, one.where.lanes) == (1, tuple(range(lanes)))
 
 
-# -- registers ----------------------------------------------------------------------------------------------------------
+# -- registers --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", range(16, 280, 4))
@@ -213,18 +221,22 @@ def test_setmaxnreg_takes_multiples_of_8_from_24_to_256(count: int) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("grown", "shrunk"), [(232, 24), (232, 40), (256, 40), (240, 24), (240, 40), (256, 24)])
 def test_only_those_who_ask_have_other_registers(grown: int, shrunk: int, schedule: Any) -> None:
-    """Three warpgroups, the last two blocks of a grid of three: two grow in block 1 only, in others all keep theirs."""
-    ask = If(less(THREAD, 256), (SetRegisters(grown, grow=True),), (SetRegisters(shrunk, grow=False),))
-    run = ran(blocks_of(If(binary(Op.EQ, BLOCK, 1), (ask,)), warps=12, blocks=3), GEMM, schedule=schedule)
+    """In block 1 of three the last of three warpgroups shrinks, then the others grow; elsewhere all keep theirs."""
+    third, others = binary(Op.EQ, WARP // 4, 2), [binary(Op.EQ, WARP // 4, group) for group in (0, 1)]
+    grow = [If(group, (SetRegisters(grown, grow=True),)) for group in others]
+    ask = (If(third, (SetRegisters(shrunk, grow=False),)), *grow)
+    run = ran(blocks_of(If(binary(Op.EQ, BLOCK, 1), ask), warps=12, blocks=3), GEMM, schedule=schedule)
     wanted = 128 * (2 * grown + shrunk)
     if wanted <= 64 * 1024:
         assert not run.findings
     else:
         text = f"The warpgroups ask for {grown} + {grown} + {shrunk} registers a thread, {wanted} in all; "
         assert only(run).headline.startswith(text) and only(run).where.block == (1, 0, 0)
+        if schedule == "lockstep":  # the first that asks for more
+            assert only(run).where.warp == 0
 
 
-# -- fences -------------------------------------------------------------------------------------------------------------
+# -- fences -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", [Space.SHARED, Space.GLOBAL])
@@ -237,7 +249,7 @@ def test_a_fence_counts_the_threads_that_run_it(active: int, space: Space) -> No
     assert sum(one.warps for one in heard.issues) == -(-active // 32)
 
 
-# -- one value for a warp -----------------------------------------------------------------------------------------------
+# -- one value for a warp ---------------------------------------------------------------------------------------------
 
 
 def promised(value: Expr, *, under: Expr | None = None) -> Kernel:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from simulated_kernels import at, loop, registers
 from unit_kernels import (
+    BLOCK,
     GROUP,
     LANE,
     NARROW,
@@ -34,7 +36,7 @@ from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Move, Stmt
 from tilewright.problem import make_operands
 from tilewright.problem.reference import Operands, view
 from tilewright.simulator import Kind, simulate
-from tilewright.simulator.asynchronous.product_ops import WgmmaPending, _whole_groups
+from tilewright.simulator.asynchronous.product_ops import WgmmaPending, WgmmaStep, _whole_groups
 from tilewright.simulator.journal import Role
 from tilewright.simulator.listeners import Executions
 from tilewright.simulator.machine import Order
@@ -269,10 +271,10 @@ def test_what_lies_beyond_or_has_another_format_is_no_number(schedule: Any) -> N
 @pytest.mark.parametrize("group", [0, 1])
 @pytest.mark.parametrize("is_waited_for", [False, True])
 def test_a_tile_is_read_until_the_wait(is_waited_for: bool, group: int, schedule: Any) -> None:
-    """One thread of the warpgroup writes its tile of A before, or after, all warps have waited."""
-    tiles = Tiles()
+    """One thread of a warpgroup of the second block writes its tile of A before, or after, all warps have waited."""
+    tiles, one = Tiles(blocks=2), THREAD + BLOCK * 1000
     zero = registers("zero", dtype=F16)
-    write = If(binary(Op.EQ, THREAD, group * 128 + 77), (Move(at(tiles.a, GROUP * 1024 + 9), at(zero)),))
+    write = If(binary(Op.EQ, one, 1000 + group * 128 + 77), (Move(at(tiles.a, GROUP * 1024 + 9), at(zero)),))
     made = (Alloc(zero), Assign(at(zero), Cast(F16, real(0))))
     wait = (WgmmaWait(0), TeamBarrier(GROUP + 1, 128))
     order = (*wait, write) if is_waited_for else (write, *wait)
@@ -283,8 +285,9 @@ def test_a_tile_is_read_until_the_wait(is_waited_for: bool, group: int, schedule
     if races:
         assert f"a[{group * 1024 + 9}]" in races[0].headline
         assert f"read by wgmma of warps {group * 4}-{group * 4 + 3}" in races[0].headline
-        assert races[0].where.warp == group * 4 + 2 and races[0].where.lanes == (13,)
-        assert races[0].earlier is not None and races[0].earlier.warp == group * 4
+        where, earlier = races[0].where, races[0].earlier
+        assert (where.block, where.warp, where.lanes) == ((1, 0, 0), group * 4 + 2, (13,))
+        assert earlier is not None and (earlier.block, earlier.warp) == ((1, 0, 0), group * 4)
 
 
 def test_commits_are_told_and_waits_hear_of_all_but_the_youngest() -> None:
@@ -333,3 +336,37 @@ def test_a_wait_is_over_when_the_last_of_four_has_committed(late: int) -> None:
 )
 def test_whole_warpgroups_are_four_warps_in_order_from_a_multiple_of_four(rows: list[int], is_whole: bool) -> None:
     assert _whole_groups(np.array(rows)) is is_whole
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("turns", [1, 2])
+def test_the_warps_of_a_warpgroup_start_equally_many(turns: int, schedule: Any) -> None:
+    """Of the second warpgroup's, warp 5 leaves the last one out."""
+    tiles = Tiles()
+    some = binary(Op.LT, Var("turn"), as_expr(turns) - binary(Op.EQ, WARP, 5))
+    body = (*tiles.fill(), *filled(tiles.sums), WgmmaFence(), loop("turn", turns, If(some, (tiles.multiply(),))), *END)
+    found = told(ran(tiles.kernel(*body), tiles.gemm, schedule=schedule))
+    text = f"The four warps of a warpgroup have started {turns}, {turns - 1}, {turns}, {turns} wgmma."
+    assert (Kind.PARTED_WARP, text) in found
+
+
+def test_tiles_are_read_once_for_the_four_warps_of_a_warpgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps come one by one, those of two warpgroups by turns; what was read is forgotten when all four have it."""
+    reads: list[int] = []
+
+    def operands(_: Any, convoy: Any, product: Any, warps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        reads.append(int(convoy.warps[warps[0]]))
+        return np.full((1, 2), reads[-1]), np.full((1, 3), -reads[-1])
+
+    monkeypatch.setattr(WgmmaStep, "_operands", operands)
+    step = WgmmaStep.__new__(WgmmaStep)
+    units = SimpleNamespace(snapshots={}, clocks=SimpleNamespace(row=lambda warps: warps))
+    step.context = SimpleNamespace(units=units)  # type: ignore[assignment]
+    convoy, product = SimpleNamespace(warps=np.array([6, 1, 4, 5, 0, 2, 7, 3])), SimpleNamespace(number=np.zeros(8))
+    for warp, (left, right) in enumerate([(6, 0), (6, 1), (6, 1), (6, 1), (6, 1), (6, 1), (0, 1), (0, 0)]):
+        a, b = step._kept(convoy, product, warp)  # type: ignore[arg-type]
+        first = 6 if convoy.warps[warp] >= 4 else 1
+        assert a.tolist() == [first] * 2 and b.tolist() == [-first] * 3
+        kept = {int(one[1][0]) for one in units.snapshots.values()}
+        assert kept == {left, right} - {0}
+    assert reads == [6, 1] and not units.snapshots

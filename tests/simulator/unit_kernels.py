@@ -59,7 +59,7 @@ class Recorded:
         return [one for one in self.effects if one.role is role and one.thing[0] == name]
 
 
-# -- wgmma --------------------------------------------------------------------------------------------------------------
+# -- wgmma ------------------------------------------------------------------------------------------------------------
 
 WGMMA, NARROW = (instruction(f"wgmma.m64n{n}k16", F16, F32) for n in (N, 8))
 

@@ -93,8 +93,6 @@ class FenceProxyOp(UnitOp):
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
         lanes = acting(convoy)
-        if not len(lanes):
-            return
         if self.space is Space.GLOBAL:
             self.units.clocks.fence_global(np.unique(self.rows(convoy, lanes)))
         else:

@@ -17,6 +17,8 @@ class Thread:
         self.names = dict(names)
         self.memory = {name: list(values) for name, values in (memory or {}).items()}
         self.read: list[tuple[str, tuple[int, ...]]] = []
+        self.unused: dict[str, set[int]] = {}
+        """Of each register buffer, the elements that nothing was stored to."""
 
     def value(self, expr: Expr) -> int:
         match expr:
@@ -36,7 +38,7 @@ class Thread:
                 folded = simplify(Binary(expr.op, Const(self.value(expr.a)), Const(self.value(expr.b))))
                 assert isinstance(folded, Const)
                 return int(folded.value)
-        raise AssertionError(f"{expr} is no integer")
+        raise AssertionError(f"{expr} is not an integer")
 
     def load(self, place: Ref) -> int:
         index = tuple(self.value(at) for at in place.index)
@@ -45,6 +47,11 @@ class Thread:
         assert index[0] >= 0, f"{place.buffer.name}[{index[0]}]"
         return self.memory[place.buffer.name][index[0]]
 
+    def store(self, place: Ref, value: int) -> None:
+        name, element = place.buffer.name, self.value(place.index[0])
+        self.memory[name][element] = value
+        self.unused.get(name, set()).discard(element)
+
     def run(self, body: Body) -> None:
         for stmt in body:
             match stmt:
@@ -52,12 +59,13 @@ class Thread:
                     self.names[stmt.name] = self.value(stmt.value)
                 case Alloc():
                     self.memory[stmt.buffer.name] = [0] * stmt.buffer.elements
+                    self.unused[stmt.buffer.name] = set(range(stmt.buffer.elements))
                 case Assign():
-                    self.memory[stmt.dst.buffer.name][self.value(stmt.dst.index[0])] = self.value(stmt.value)
+                    self.store(stmt.dst, self.value(stmt.value))
                 case Move():
                     there = stmt.guard is None or self.value(stmt.guard)
                     found = self.load(stmt.src) if there else 0  # zero fill
-                    self.memory[stmt.dst.buffer.name][self.value(stmt.dst.index[0])] = found
+                    self.store(stmt.dst, found)
                 case For():
                     for number in range(self.value(stmt.extent)):
                         self.names[stmt.var] = number
@@ -65,4 +73,4 @@ class Thread:
                 case If():
                     self.run(stmt.then if self.value(stmt.condition) else stmt.otherwise)
                 case _:
-                    raise AssertionError(f"{stmt} is no statement of integers")
+                    raise AssertionError(f"{stmt} is not a statement of integers")

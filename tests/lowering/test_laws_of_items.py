@@ -48,7 +48,7 @@ def test_tiles_of_the_next_ranks_come_first_and_own_ones_last(
         thread = Thread(names, {SHARD_STARTS: starts})
         thread.run(locate_run(Const(number), lambda size: ceil_div(size, TILE), Const(columns)))
         found = [thread.names[one.name] for one in (OWNER, IN_RUN, FIRST_OF_RUN, ROWS_OF_RUN)]
-        assert found == [rank, in_run, starts[rank] // TILE, rows[rank]]
+        assert found == [rank, in_run, starts[rank] // TILE, rows[rank]] and not any(thread.unused.values())
 
 
 @given(st.lists(st.integers(-5, 40), min_size=1, max_size=6), st.integers(0, 32))
@@ -60,7 +60,7 @@ def test_groups_along_k_are_limited_to_the_k_that_there_is(ends: list[int], k: i
         first = inside[group - 1] if 0 < group < len(ends) else 0
         last = inside[group] if group < len(ends) else 0
         found = [thread.names[one.name] for one in (PROBLEM, K_FIRST, K_SIZE)]
-        assert found == [group, first, max(last - first, 0)]
+        assert found == [group, first, max(last - first, 0)] and not any(thread.unused.values())
         read = {number for number in (group - 1, group) if number >= 0 and group < len(ends)}
         assert {index for _, (index,) in thread.read} == read
 
@@ -86,7 +86,7 @@ def test_an_item_finds_its_group_by_the_rows_of_tiles_before_it(
         assert thread.value(in_group) == tile
         first = capacity * (before + group) if counted else sum((earlier + sizes)[: before + group])
         found = [thread.names[one.name] for one in (PROBLEM, M_FIRST, M_SIZE)]
-        assert found == [before + group, first, sizes[group]]
+        assert found == [before + group, first, sizes[group]] and not any(thread.unused.values())
 
 
 @pytest.mark.parametrize("threads", [32, 128, 384, 512])
@@ -118,6 +118,7 @@ def test_a_tile_waits_for_the_shards_of_which_it_has_rows(sizes: list[int], tile
     for shard in range(len(sizes)):
         thread = Thread({"row": tile, "shard": shard, SHARDS.name: len(sizes)}, {SHARD_STARTS: starts})
         thread.run((alloc, begin, end))
+        assert not any(thread.unused.values())
         own = set(range(starts[shard], starts[shard + 1])) & set(range(tile * TILE, (tile + 1) * TILE))
         # A shard without rows inside the tile is told of as well, and is there at once.
         inside = tile * TILE < starts[shard] < (tile + 1) * TILE and not sizes[shard]

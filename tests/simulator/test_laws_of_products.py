@@ -146,6 +146,16 @@ def test_a_lies_in_its_registers(first: int, is_right: bool) -> None:
         assert (only(run).kind, only(run).element) == (Kind.OUT_OF_BOUNDS, first + 7)
 
 
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("bare", range(10))
+def test_all_registers_of_a_are_written(bare: int, first: int) -> None:
+    tiles, kept = Tiles(1), registers("kept", 10, dtype=F16)
+    zero = [Assign(at(kept, i), Cast(F16, real(0))) for i in range(10) if i != bare]
+    run = ran(tiles.kernel(Alloc(kept), *zero, *multiplied(tiles, tiles.multiply(a=at(kept, first)))), tiles.gemm)
+    found = [(one.kind, one.buffer, one.element) for one in run.errors]
+    assert found == ([(Kind.UNWRITTEN, "kept", bare)] if first <= bare < first + 8 else [])
+
+
 @pytest.mark.parametrize("second", range(3, 14))
 def test_products_of_other_shapes_share_no_register(second: int) -> None:
     """The first adds to registers 4 to 11, the second to four: all of those are its own, or it is found."""
@@ -269,19 +279,19 @@ def test_what_lies_beyond_or_has_another_format_is_no_number(schedule: Any) -> N
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("group", [0, 1])
-@pytest.mark.parametrize("is_waited_for", [False, True])
-def test_a_tile_is_read_until_the_wait(is_waited_for: bool, group: int, schedule: Any) -> None:
-    """One thread of a warpgroup of the second block writes its tile of A before, or after, all warps have waited."""
+@pytest.mark.parametrize("pending", [None, 0, 1, 2])
+def test_a_tile_is_read_until_the_wait(pending: int | None, group: int, schedule: Any) -> None:
+    """One thread of a warpgroup of the second block writes its tile of A when no, or some, groups may be under way."""
     tiles, one = Tiles(blocks=2), THREAD + BLOCK * 1000
     zero = registers("zero", dtype=F16)
     write = If(binary(Op.EQ, one, 1000 + group * 128 + 77), (Move(at(tiles.a, GROUP * 1024 + 9), at(zero)),))
     made = (Alloc(zero), Assign(at(zero), Cast(F16, real(0))))
-    wait = (WgmmaWait(0), TeamBarrier(GROUP + 1, 128))
-    order = (*wait, write) if is_waited_for else (write, *wait)
+    early = () if pending is None else (WgmmaWait(pending),)
+    order = (*early, TeamBarrier(GROUP + 1, 128), write, WgmmaWait(0))
     body = (*made, *tiles.fill(), Alloc(tiles.sums), WgmmaFence(), tiles.multiply(), WgmmaCommit(), *order)
     run = ran(tiles.kernel(*body), tiles.gemm, schedule=schedule)
     races = [one for one in run.errors if one.kind is Kind.RACE]
-    assert bool(races) is not is_waited_for and len(run.errors) == len(races)
+    assert bool(races) is (pending != 0) and len(run.errors) == len(races)
     if races:
         assert f"a[{group * 1024 + 9}]" in races[0].headline
         assert f"read by wgmma of warps {group * 4}-{group * 4 + 3}" in races[0].headline
@@ -301,6 +311,13 @@ def test_commits_are_told_and_waits_hear_of_all_but_the_youngest() -> None:
     hears = [(one.thing[1], one.generation) for one in recorded.of(Role.HEARS, "warpgroup")]
     assert sorted(tells) == sorted((group, turn) for group in (0, 1) for turn in (1, 2, 3) for _ in range(4))
     assert sorted(hears) == sorted((group, turn) for group in (0, 1) for turn in (2, 3) for _ in range(4))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pending", [0, 1, 5])
+def test_a_wait_for_nothing_is_over_at_once(pending: int, schedule: Any) -> None:
+    tiles = Tiles()
+    assert not ran(tiles.kernel(WgmmaWait(pending)), tiles.gemm, schedule=schedule).findings
 
 
 class Committed:

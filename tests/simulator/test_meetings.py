@@ -41,8 +41,8 @@ def test_a_barrier_of_all_warps_opens_when_those_that_are_left_are_there(
             meetings.leave(np.array([key]))
         else:
             there[key].add(row)
-            wrong = meetings.arrive(np.array([key]), np.array([row]), np.array([len(left[key])]))
-            assert not wrong.size
+            awaited, wrong = meetings.arrive(np.array([key]), np.array([row]), np.array([len(left[key])]))
+            assert awaited.tolist() == [opened[key] + 1] and not wrong.size
         if there[key] and there[key] == left[key]:
             groups.append(tuple(sorted(there[key])))
             opened[key] += 1
@@ -58,12 +58,21 @@ def test_a_barrier_names_the_arrival_that_expects_another_number(counts: list[in
     meetings = Meetings(1, Met())  # type: ignore[arg-type]
     waiting, expected = 0, 0
     for row, count in enumerate(counts):
-        wrong = meetings.arrive(np.array([0]), np.array([row]), np.array([count]))
+        _, wrong = meetings.arrive(np.array([0]), np.array([row]), np.array([count]))
         assert wrong.tolist() == [0] * (waiting > 0 and count != expected)
         waiting, expected = waiting + 1, count
         if waiting == count:
             waiting = 0
         assert meetings.there(0) == waiting
+
+
+@given(st.lists(st.integers(0, 2), max_size=12), st.integers(1, 4))
+def test_warps_that_come_at_once_wait_for_openings_of_their_own(keys: list[int], count: int) -> None:
+    """By hand: of those who come to a barrier in turn, each `count` wait for one opening."""
+    meetings = Meetings(3, Met())  # type: ignore[arg-type]
+    awaited, _ = meetings.arrive(np.array(keys, int), np.arange(len(keys)), np.full(len(keys), count))
+    assert awaited.tolist() == [keys[:at].count(key) // count + 1 for at, key in enumerate(keys)]
+    assert meetings.rounds.tolist() == [keys.count(key) // count for key in range(3)]
 
 
 @pytest.mark.parametrize(("round_", "ready"), [(1, True), (2, True), (3, False)])

@@ -1,4 +1,4 @@
-"""The warps of the producer's warpgroup that start no TMA copies: teams of them copy vectors."""
+"""The warps of the producer's warpgroup that start no TMA copies, all but the first: teams of them copy vectors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from tilewright.ir.expr import Expr, Op, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.lowering.coordinates import GROUP_LANE
-
-WARPS = GROUP_LANES // WARP_LANES
-"""Of a warpgroup; the first one starts the TMA copies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,9 @@ class MeetingStep(UnitOp):
         for hear in self.context.wire.met:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         convoy.pc += 1
-        awaited = meetings.rounds[keys] + 1
+        awaited, wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
         if self.context.journal is not None:
-            self.context.journal.note(Role.MEETS, name, keys, meetings.rounds[keys])
-        wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
+            self.context.journal.note(Role.MEETS, name, keys, awaited - 1)
         if len(wrong):
             number, here = int(wrong[0]) % NAMED, np.flatnonzero(keys == wrong[0])
             self.report(
@@ -94,8 +93,6 @@ class FenceProxyOp(UnitOp):
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
         lanes = acting(convoy)
-        if not len(lanes):
-            return
         if self.space is Space.GLOBAL:
             self.units.clocks.fence_global(np.unique(self.rows(convoy, lanes)))
         else:
@@ -152,20 +149,21 @@ class UniformCheckOp(UnitOp):
 
     def __call__(self, convoy: Convoy) -> None:
         pattern = self.value.cell.of(convoy).pattern(convoy.mask)
-        if not pattern.known("uniform", lambda: _same(pattern.rows, pattern.active_rows)):
-            rows = pattern.rows
-            differ = np.repeat((rows != rows[:, :1]).any(axis=1), WARP_THREADS)
+        differ = pattern.known("uniform", lambda: _differ(pattern.rows, pattern.active_rows))
+        if differ.any():
+            lanes = acting(convoy)
             self.report(
                 Kind.NOT_UNIFORM,
                 f"{self.name} is declared the same in all lanes of a warp, and differs.",
-                self.place(convoy, np.flatnonzero(differ)),
+                self.place(convoy, lanes[differ[lanes // WARP_THREADS]]),
                 hint="the compiler takes the value of one lane for all: drop the promise.",
             )
 
 
-def _same(rows: Array, active: Array | None) -> bool:
-    if active is None:
-        return bool((rows == rows[:, :1]).all())
-    low = np.where(active, rows, np.iinfo(np.int64).max).min(axis=1)
-    high = np.where(active, rows, np.iinfo(np.int64).min).max(axis=1)
-    return bool((low >= high).all())
+def _differ(rows: Array, active: Array | None) -> Array:
+    """Warps whose active lanes hold different values; rows, active: (warps, 32)."""
+    numbers = np.iinfo(rows.dtype)
+    low = np.where(True if active is None else active, rows, numbers.max).min(axis=1)
+    high = np.where(True if active is None else active, rows, numbers.min).max(axis=1)
+    differ: Array = low < high
+    return differ

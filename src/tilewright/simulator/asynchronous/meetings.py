@@ -30,10 +30,15 @@ class Meetings:
         self._clocks = clocks
         self._there: dict[int, list[int]] = {}
 
-    def arrive(self, keys: Array, rows: Array, warps: Array) -> Array:
-        """Warps (rows) arrive at barriers that expect `warps`; keys at which others expect another number."""
+    def arrive(self, keys: Array, rows: Array, warps: Array) -> tuple[Array, Array]:
+        """Warps (rows) arrive at barriers that expect `warps`, one after the other.
+
+        The opening that each waits for; and keys at which others expect another number.
+        """
         wrong: set[int] = set()
-        for key, row, count in zip(keys.tolist(), rows.tolist(), warps.tolist(), strict=True):
+        awaited = np.empty(len(keys), np.int64)
+        for at, (key, row, count) in enumerate(zip(keys.tolist(), rows.tolist(), warps.tolist(), strict=True)):
+            awaited[at] = self.rounds[key] + 1
             there = self._there.setdefault(key, [])
             if there and self.asked[key] != count:
                 wrong.add(key)
@@ -41,7 +46,7 @@ class Meetings:
             there.append(row)
             if len(there) == count:
                 self._open(key)
-        return np.array(sorted(wrong), np.int64)
+        return awaited, np.array(sorted(wrong), np.int64)
 
     def leave(self, keys: Array) -> None:
         """Warps have ended: barriers that wait for all that are left expect one less."""

@@ -9,8 +9,8 @@ plans of all of them; where every launch has the same machine code, grid and blo
 texts. The others are printed, and stay as they are: they must be measured again.
 
 --changed: also winners whose launches have other machine code in the same grids and blocks. This is for a change that
-made no kernel slower that was timed, such as that of record 0059: the plan that won is still the best that is known. The
-figures, the date and the commit of a winner stay those of the kernel that was measured.
+made no kernel slower that was timed, such as that of record 0059: the plan that won is still the best that is known.
+The figures, the date and the commit of a winner stay those of the kernel that was measured.
 """
 
 from __future__ import annotations

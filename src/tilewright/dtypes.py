@@ -5,8 +5,9 @@ would compute an unknown format as something else, without an error.
 
 `bf16` has no NumPy type: the host holds its bit patterns as `uint16`, and `decode` / `encode` convert them to float32
 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of which tensor cores read 19
-bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero). `tf32_truncated` is what a
-tensor core reads of a float32 that was not rounded: it drops the lower 13 bits.
+bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero), `as_mapped` as TMA does
+(ties to even, measured on an H200). `tf32_truncated` is what a tensor core reads of a float32 that was not rounded: it
+drops the lower 13 bits.
 
 `e4m3` and `e5m2` are the FP8 formats of PyTorch's `float8_e4m3fn` and `float8_e5m2`; the host holds their bit patterns
 as `uint8`. `encode` rounds to nearest, ties to even, and saturates: what is larger than the largest finite number, also
@@ -22,24 +23,20 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tilewright.errors import FormatError, UnknownName
-
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Rounding:
-    """How numbers become stored values and back.
-
-    encode: numbers, rounded, as values of the storage type. decode: stored values as a NumPy type that holds them
-    exactly. is_numpy: NumPy itself rounds to the storage type, and computes with it.
-    """
-
-    encode: Callable[[Array], Array]
-    decode: Callable[[Array], Array]
-    is_numpy: bool = False
+from tilewright.roundings import Array as Array
+from tilewright.roundings import (
+    Rounding,
+    as_stored,
+    even_tf32,
+    float32_of_bf16,
+    fp8,
+    nearest_bf16,
+    nearest_tf32,
+    numpy_rounding,
+    truncated_tf32,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +164,15 @@ class DType:
         read: Callable[[Array], Array] = self._known("read_as", "meaning on tensor cores")
         return read(values)
 
+    def as_mapped(self, values: Array) -> Array:
+        """Elements as TMA writes them under a tensor map of this format. Raises FormatError.
+
+        >>> tie = np.float32([1 + 2.0**-11])
+        >>> float(TF32.as_mapped(tie)[0]), float(TF32.encode(tie)[0])
+        (1.0, 1.0009765625)
+        """
+        return (self._rounding.mapped or self.encode)(values)
+
     @property
     def array_name(self) -> str:
         """PyTorch's name, which JAX, CuPy and ml_dtypes share. Raises FormatError."""
@@ -228,56 +234,6 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _numpy_rounding(storage: str) -> Rounding:
-    """NumPy's own: to nearest, ties to even, for floats."""
-
-    def encode(values: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return np.asarray(values).astype(storage)
-
-    return Rounding(encode, _as_stored, is_numpy=True)
-
-
-def _as_stored(stored: Array) -> Array:
-    return stored
-
-
-def _nearest_bf16(values: Array) -> Array:
-    """Rounds the float32 bits half to even into the upper 16; a NaN stays a NaN."""
-    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.where(is_nan, np.uint32(0x7FFF), rounded).astype(np.uint16)
-
-
-def _float32_of_bf16(stored: Array) -> Array:
-    bits = np.asarray(stored, dtype=np.uint32) << np.uint32(16)
-    return bits.view(np.float32)
-
-
-_TF32_DROPPED = np.uint32((1 << 13) - 1)
-"""The bits of a float32 that tf32 lacks."""
-
-
-def truncated_tf32(values: Array) -> Array:
-    """float32 values as a tensor core reads them: the lower 13 bits are ignored.
-
-    Also those of a NaN, which becomes an infinity if it has no others (measured: H200, 0x7f800001).
-
-    >>> float(truncated_tf32(np.float32([1 + 2.0**-10 + 2.0**-11]))[0]) == 1 + 2.0**-10
-    True
-    """
-    return (np.asarray(values, np.float32).view(np.uint32) & ~_TF32_DROPPED).view(np.float32)
-
-
-def _nearest_tf32(values: Array) -> Array:
-    """float32 values rounded to tf32, ties away from zero; infinities and NaN stay."""
-    numbers = np.asarray(values, dtype=np.float32)
-    bits = numbers.view(np.uint32)
-    rounded = (bits + np.uint32(1 << 12)) & ~_TF32_DROPPED
-    return np.where(np.isfinite(numbers), rounded, bits).view(np.float32)
-
-
 _F32_ROUNDED = Summation(2.0**-24, in_blocks=False)
 _F32_ON_TENSOR_CORES = Summation(2.0**-23, in_blocks=True)
 """Addends are cut off at 24 bits or more. Source: `problem.tolerance`."""
@@ -295,7 +251,7 @@ F32 = DType(
     32,
     "float32",
     "float",
-    _numpy_rounding("float32"),
+    numpy_rounding("float32"),
     computed_in="float32",
     unit_roundoff=2.0**-24,
     smallest_normal=2.0**-126,
@@ -312,14 +268,14 @@ F16 = DType(
     16,
     "float16",
     "half_bits",
-    _numpy_rounding("float16"),
+    numpy_rounding("float16"),
     computed_in="float32",
     unit_roundoff=2.0**-11,
     smallest_normal=2.0**-14,
     is_factor=True,
     is_result=True,
     sums=_sums(f32=_F32_ON_TENSOR_CORES, f16=_F16_ROUNDED),
-    read_as=_as_stored,
+    read_as=as_stored,
     names=Names(
         array_name="float16",
         ptx="f16",
@@ -337,14 +293,14 @@ BF16 = DType(
     16,
     "uint16",
     "bf16_bits",
-    Rounding(_nearest_bf16, _float32_of_bf16),
+    Rounding(nearest_bf16, float32_of_bf16),
     computed_in="float32",
     unit_roundoff=2.0**-8,
     smallest_normal=2.0**-126,
     is_factor=True,
     is_result=True,
     sums=_sums(f32=_F32_ON_TENSOR_CORES),
-    read_as=_as_stored,
+    read_as=as_stored,
     names=Names(
         array_name="bfloat16",
         ptx="bf16",
@@ -362,7 +318,7 @@ TF32 = DType(
     32,
     "float32",
     "float",
-    Rounding(_nearest_tf32, _as_stored),
+    Rounding(nearest_tf32, as_stored, mapped=even_tf32),
     computed_in="float32",
     unit_roundoff=2.0**-11,
     smallest_normal=2.0**-126,
@@ -375,7 +331,7 @@ TF32_TRUNCATED = DType(
     32,
     "float32",
     "float",
-    Rounding(truncated_tf32, _as_stored),
+    Rounding(truncated_tf32, as_stored),
     computed_in="float32",
     unit_roundoff=2.0**-10,
     smallest_normal=2.0**-126,
@@ -386,50 +342,19 @@ TF32_TRUNCATED = DType(
 )
 
 
-def _fp8(exponent_bits: int, finite: int) -> Rounding:
-    """The rounding of a format of 8 bits. finite: the code of the largest finite number;
-    larger codes are NaN, but for that of infinity where a whole exponent is kept for both."""
-    fraction_bits = 7 - exponent_bits
-    bias, unit = (1 << exponent_bits - 1) - 1, 1 << fraction_bits
-    codes = np.arange(128)
-    power, fraction = codes >> fraction_bits, codes % unit
-    normal = np.ldexp(1 + fraction / unit, power - bias)
-    numbers = np.where(power > 0, normal, np.ldexp(fraction / unit, 1 - bias)).astype(np.float32)
-    special = codes > finite
-    numbers[special] = np.nan
-    if special.sum() == unit:
-        numbers[finite + 1] = np.inf
-    table = np.concatenate([numbers, -numbers])
-    halfway = (numbers[:finite] + numbers[1 : finite + 1]) / 2
-
-    def encode(values: Array) -> Array:
-        given = np.asarray(values, dtype=np.float32)
-        size = np.abs(given)
-        below, above = (np.searchsorted(halfway, size, side=side) for side in ("left", "right"))
-        code = np.where(below == above, below, below + below % 2)  # ties to even
-        code = np.where(np.isnan(given), 0x7F, code + 0x80 * np.signbit(given))
-        return code.astype(np.uint8)
-
-    def decode(stored: Array) -> Array:
-        found: Array = table[np.asarray(stored, dtype=np.uint8)]
-        return found
-
-    return Rounding(encode, decode)
-
-
 E4M3 = DType(
     "e4m3",
     8,
     "uint8",
     "e4m3_bits",
-    _fp8(4, 0x7E),
+    fp8(4, 0x7E),
     computed_in="float32",
     unit_roundoff=2.0**-4,
     smallest_normal=2.0**-6,
     is_factor=True,
     is_result=True,
     sums=_sums(f32=_F32_OF_FP8),
-    read_as=_as_stored,
+    read_as=as_stored,
     names=Names(array_name="float8_e4m3fn", ptx="e4m3", sass="Q", rate="f8", tensor_map="UINT8", cublas=28),
 )
 E5M2 = DType(
@@ -437,14 +362,14 @@ E5M2 = DType(
     8,
     "uint8",
     "e5m2_bits",
-    _fp8(5, 0x7B),
+    fp8(5, 0x7B),
     computed_in="float32",
     unit_roundoff=2.0**-3,
     smallest_normal=2.0**-14,
     is_factor=True,
     is_result=True,
     sums=_sums(f32=_F32_OF_FP8),
-    read_as=_as_stored,
+    read_as=as_stored,
     names=Names(array_name="float8_e5m2", ptx="e5m2", sass="Q", rate="f8", tensor_map="UINT8", cublas=29),
 )
 F64 = DType(
@@ -452,7 +377,7 @@ F64 = DType(
     64,
     "float64",
     "double",
-    _numpy_rounding("float64"),
+    numpy_rounding("float64"),
     computed_in="float64",
     unit_roundoff=2.0**-53,
     smallest_normal=2.0**-1022,
@@ -462,13 +387,13 @@ F64 = DType(
 
 def _integer(name: str, bits: int, storage: str, cuda: str, dlpack: int) -> DType:
     names = Names(array_name=storage, dlpack=dlpack, tensor_map="INT32" if bits == 32 else None)
-    return DType(name, bits, storage, cuda, _numpy_rounding(storage), storage, is_float=False, names=names)
+    return DType(name, bits, storage, cuda, numpy_rounding(storage), storage, is_float=False, names=names)
 
 
 I32 = _integer("i32", 32, "int32", "int", dlpack=0)
 I64 = _integer("i64", 64, "int64", "long long", dlpack=0)
 BOOL = _integer("bool", 8, "bool", "bool", dlpack=6)
-MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", _numpy_rounding("uint64"), "uint64", is_float=False)
+MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", numpy_rounding("uint64"), "uint64", is_float=False)
 
 ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, E4M3, E5M2, F64, I32, I64, MBARRIER, BOOL)
 OPERAND_DTYPES = tuple(one for one in ALL if one.is_factor)

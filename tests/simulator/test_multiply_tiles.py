@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulated_kernels import A, B, C, at, kernel, less, loop, registers, value
 
-from tilewright.dtypes import F16, F32, TF32, DType, truncated_tf32
+from tilewright.dtypes import F16, F32, TF32, DType
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ONE, Binary, Cast, Expr, Load, Op, Var, as_expr, both, ceil_div, real
 from tilewright.ir.kernel import Kernel
@@ -21,6 +21,7 @@ from tilewright.isa.mma_sync import MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32
 from tilewright.layout.fragment import Fragment
 from tilewright.problem import Gemm, make_operands
 from tilewright.problem.reference import Operands, reference, view
+from tilewright.roundings import truncated_tf32
 from tilewright.simulator import Kind, ModularArithmetic, Run, simulate
 from tilewright.simulator.arithmetic import FloatArithmetic
 from tilewright.simulator.coverage import miscounts

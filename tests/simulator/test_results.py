@@ -23,15 +23,17 @@ from simulated_kernels import (
     without,
 )
 
-from tilewright.dtypes import BF16, F16, F32, I32, Array
+from tilewright.dtypes import BF16, F16, F32, I32, TF32, Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, Binary, Cast, Const, Expr, Load, Op, Select, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Let, Move
-from tilewright.problem import Gemm, Operands, check, make_operands
+from tilewright.ladders import find_rung
+from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.simulator import FloatArithmetic, ModularArithmetic, simulate
+from tilewright.toolchain import build, run_on_simulator
 
 THREAD = Var("threadIdx.x")
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -311,3 +313,15 @@ def test_a_move_between_registers_moves_each_of_its_elements(width: int, guarded
     for lane, found in enumerate(run.c.reshape(32, 8).tolist()):
         moved = [lane * 10.0 + 1 + i if not guarded or lane < 5 else 0.0 for i in range(width)]
         assert found == [*moved, *[-1.0] * (8 - width)]
+
+
+def test_boxes_rounded_to_tf32_take_ties_to_even() -> None:
+    """As an H200 does; `cvt.rna`, by which mma.sync kernels round, takes them away from zero."""
+    tie = 1 + 2.0**-11  # between 1, whose last bit of tf32 is even, and 1 + 2**-10
+    for rung, expected in (("hopper/3", 1.0), ("ampere/6", 1 + 2.0**-10)):
+        known = find_rung(rung)
+        gemm = known.gemm(64, 64, 8, dtype=F32, product=TF32, b=Order.COL)
+        operands = make_operands(gemm)
+        operands = replace(operands, a=np.full_like(operands.a, tie), b=np.ones_like(operands.b))
+        c, _ = run_on_simulator(build(gemm, known), operands, listeners=(), detectors=False)
+        assert (view(gemm, "C", c) == 8 * expected).all(), rung

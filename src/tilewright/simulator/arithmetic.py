@@ -41,6 +41,9 @@ class Arithmetic(Protocol):
     def encode(self, values: Array, dtype: DType) -> Array:
         """Register values as elements of memory."""
 
+    def mapped(self, values: Array, dtype: DType) -> Array:
+        """Elements as TMA writes them under a tensor map of `dtype`."""
+
     def constant(self, value: float, dtype: DType) -> Value:
         """A literal or a scalar argument of the kernel."""
 
@@ -109,6 +112,9 @@ class FloatArithmetic:
 
     def encode(self, values: Array, dtype: DType) -> Array:
         return values if dtype is F32 else dtype.encode(values)
+
+    def mapped(self, values: Array, dtype: DType) -> Array:
+        return dtype.as_mapped(values)
 
     def constant(self, value: float, dtype: DType) -> Value:
         return self.cast(self.register_type(dtype).type(value), dtype)
@@ -239,6 +245,9 @@ class ModularArithmetic:
         return stored
 
     def encode(self, values: Array, dtype: DType) -> Array:
+        return values
+
+    def mapped(self, values: Array, dtype: DType) -> Array:
         return values
 
     def constant(self, value: float, dtype: DType) -> Value:

@@ -59,9 +59,9 @@ class Memory:
         """The shared buffers of a block, each with the address of its first element."""
         yield from zip(self._kernel.shared, self._kernel.shared_offsets, strict=True)
 
-    def rounded(self, values: Array, dtype: DType) -> Array:
-        """Elements as a copy that rounds them to a format leaves them."""
-        return self._arithmetic.encode(values, dtype)
+    def mapped(self, values: Array, dtype: DType) -> Array:
+        """Elements as TMA writes them under a tensor map of a format."""
+        return self._arithmetic.mapped(values, dtype)
 
     def base_of(self, operand: str) -> int:
         """Address of a matrix in global memory, as far as alignment can tell."""

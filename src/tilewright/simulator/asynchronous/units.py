@@ -164,7 +164,7 @@ class Units:
         arrays, box = self.memory.arrays, flight.box
         # A map of another format than the matrix has rounds on the way.
         rounds = box.matrix.mapped is not box.matrix.dtype
-        rounded = partial(self.memory.rounded, dtype=box.matrix.mapped) if rounds else None
+        rounded = partial(self.memory.mapped, dtype=box.matrix.mapped) if rounds else None
         flight.land(arrays[box.map.operand], arrays[box.buffer.name], rounded)
         phases = self.phases.phase[flight.key].tolist()
         self.landed.update((key, (phase, flight)) for key, phase in zip(flight.key.tolist(), phases, strict=True))

@@ -92,3 +92,13 @@ def test_mistakes_are_told_as_on_a_gpu() -> None:
         matmul(a, a.T, bias=[1, 2, 3])
     with pytest.raises(ValueError, match="A bias of shape"):
         matmul(a, a.T, bias=np.zeros(2, np.float32))
+
+
+def test_every_library_says_where_its_arrays_lie() -> None:
+    """Also that of our own arrays, in which those of NumPy travel: nothing else on a machine without a GPU calls it."""
+    from types import SimpleNamespace
+
+    from tilewright.frontend.libraries.ours import DeviceArrays
+
+    array = SimpleNamespace(pointer=4096, shape=(3, 2), dtype=np.dtype("float32"), gpu=SimpleNamespace(index=0))
+    assert DeviceArrays().address(array) == DeviceArrays().view(array).pointer == 4096

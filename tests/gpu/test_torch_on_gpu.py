@@ -30,6 +30,7 @@ def gpu() -> None:
     assert gpu_problem() is None
     torch.manual_seed(0)
     torch.compiler.reset()
+    torch.set_float32_matmul_precision("highest")  # whatever ran before in this process
 
 
 @pytest.fixture

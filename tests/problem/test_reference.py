@@ -14,7 +14,7 @@ from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem import Gemm, Operands, Order, check, make_operands, reference
 from tilewright.problem.reference import as_multiplied
-from tilewright.problem.tolerance import error_bound
+from tilewright.problem.tolerance import compare, error_bound
 
 
 def storage(gemm: Gemm, a: Array, b: Array, c: Array) -> Operands:
@@ -206,6 +206,27 @@ def test_tf32_operands_are_rounded_before_they_are_multiplied() -> None:
     operands = make_operands(gemm)
     operands.a[:], operands.b[:] = 1 + 2.0**-11, 1.0  # a tie, which goes away from zero
     assert reference(operands)[0, 0] == 1 + 2.0**-10
+
+
+def test_ties_of_tf32_may_go_to_either_neighbour_and_nothing_else_may() -> None:
+    """TMA takes them to the even one, `cvt.rna` away from zero."""
+    gemm = Gemm(3, 2, 8, product=TF32)
+    operands = make_operands(gemm)
+    operands.a[1] = 1 + 2.0**-11  # storage is row-major and tight: one element of A
+    up = reference(operands)
+    a, b = (operands.matrix(name).astype(np.float64) for name in ("A", "B"))
+    assert (a == 1 + 2.0**-11).sum() == 1
+    down = np.asarray(TF32.as_mapped(a)).astype(np.float64) @ TF32.encode(b).astype(np.float64)
+    assert (np.abs(up - down) > 0).any()
+    assert compare(down, up, error_bound(operands)).ok
+    off = np.argwhere(a == 1 + 2.0**-11)[0][0]
+    for row in range(3):
+        wrong = up.copy()
+        wrong[row] += 1.5 * 2.0**-10 * np.abs(b).max()
+        assert not compare(wrong, up, error_bound(operands)).ok
+        if row != off:
+            wrong[row] = up[row] + (down - up)[off]
+            assert not compare(wrong, up, error_bound(operands)).ok
 
 
 def test_operands_that_no_memory_holds_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, prod
 
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -200,11 +200,17 @@ class Sums:
         return over_vectors(self._counted, result_span(self.program), 1, body)
 
     def over_results(self, body: Body, width: int = 1) -> Body:
-        """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes."""
-        if self.fragment is not None:
-            body = (*_held_at(self.program, self.fragment), *body)
-            return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body, self._apart))
-        return over_vectors(self._counted, result_span(self.program), width, body)
+        """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes.
+
+        The longer of two loops is the outer one: what the inner one repeats, ptxas keeps in registers from one turn of
+        the outer loop to the next, and for 96 columns at once there are none left.
+        """
+        if self.fragment is None:
+            return over_vectors(self._counted, result_span(self.program), width, body)
+        registers, held = self.fragment.registers, _held_at(self.program, self.fragment)
+        if registers // width > prod(axis.extent or 1 for axis in self._counted):
+            return every(FRAGMENT, registers, width, (*held, *self.over_tiles(body)), self._apart)
+        return self.over_tiles(every(FRAGMENT, registers, width, (*held, *body), self._apart))
 
     @property
     def _apart(self) -> int:

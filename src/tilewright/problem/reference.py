@@ -136,6 +136,17 @@ def as_multiplied(operands: Operands, name: OperandName) -> Array:
     return rounded
 
 
+def unsure(operands: Operands, name: OperandName) -> Array | float:
+    """How far from `as_multiplied` an element of A or B may be rounded: ties go to one neighbour in registers and to
+    another by TMA, and which of them a kernel takes is not the problem's to say. float64; 0 where there are none."""
+    asked, multiplied = operands.gemm.operand(name).dtype, operands.gemm.factor_format(name)
+    if multiplied is asked:
+        return 0.0
+    mapped = multiplied.decode(multiplied.as_mapped(operands.matrix(name))).astype(np.float64)
+    apart = np.abs(np.nan_to_num(mapped - as_multiplied(operands, name), nan=0.0))
+    return apart if apart.any() else 0.0
+
+
 def reference(operands: Operands, result: str = "C") -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
     beta is 0. result: C, or what is written beside it; a fold has shape (m, 1), (1, n), or (1, 1),

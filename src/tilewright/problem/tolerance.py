@@ -39,7 +39,7 @@ from tilewright.errors import ProblemError
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
-from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed
+from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed, unsure
 from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
 from tilewright.units import ceil_div
 
@@ -108,11 +108,8 @@ def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C"
     gamma = _sum_bound(gemm, promote_every)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         exact = summed(operands, lambda name: as_multiplied(operands, name) * scale_of(operands, name))
-        sums = summed(
-            operands,
-            lambda name: _magnitudes(gemm, name, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),
-        )
-        totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
+        errors = _of_sums(operands, gamma)
+        totals = tuple(made(value, error) for value, error in zip(exact, errors, strict=True))
         found = evaluate(gemm.epilogue.value_of(result), _Errors(operands, totals, gamma))
         operand = gemm.operand(result)
         scales = gemm.epilogue.scales
@@ -125,6 +122,21 @@ def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C"
         out = operand.dtype
         bound = found.error + out.unit_roundoff * (np.abs(found.value) + found.error) + out.tiny
         return np.broadcast_to(bound, (gemm.m, gemm.n))
+
+
+def _of_sums(operands: Operands, gamma: float) -> tuple[Array, ...]:
+    """The largest |error| of the sums of each accumulator."""
+
+    def magnitudes(name: OperandName) -> Array:
+        scale = np.abs(scale_of(operands, name))
+        return _magnitudes(operands.gemm, name, as_multiplied(operands, name)) * scale
+
+    sums = summed(operands, magnitudes)
+    ties = {name: unsure(operands, name) for name in operands.gemm.factors}
+    if not any(np.any(tie) for tie in ties.values()):
+        return tuple(gamma * size for size in sums)
+    widest = summed(operands, lambda name: magnitudes(name) + ties[name])
+    return tuple(gamma * wide + (wide - size) for wide, size in zip(widest, sums, strict=True))
 
 
 def _of_codes(found: Bounded, gemm: Gemm, *, of_scales: bool) -> Array:

@@ -3,6 +3,7 @@ shows its memory."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,14 @@ _KEPT: dict[int, DeviceArray] = {}
 """A workspace for each GPU, the largest so far: our stream does one thing after another, so that calls can share it."""
 
 
-class _Ours:
+class _Ours(ABC):
     """What such libraries share."""
 
     launches_alone = False
+
+    @abstractmethod
+    def view(self, array: Any) -> View:
+        """Where an array lies that has been computed."""
 
     def elsewhere(self, device: int) -> bool:
         return True
@@ -30,7 +35,7 @@ class _Ours:
         return int(open_gpu(device).stream.handle)
 
     def scratch(self, size_bytes: int, like: Any) -> tuple[int, Any]:
-        device = self.view(like).device or 0  # type: ignore[attr-defined]
+        device = self.view(like).device or 0
         kept = _KEPT.get(device)
         if kept is None or kept.nbytes < size_bytes:
             if kept is not None:
@@ -42,14 +47,14 @@ class _Ours:
         return kept.pointer, kept
 
     def upload(self, words: Array, like: Any) -> tuple[int, Any]:
-        memory = DeviceArray.of(open_gpu(self.view(like).device or 0), words)  # type: ignore[attr-defined]
+        memory = DeviceArray.of(open_gpu(self.view(like).device or 0), words)
         return memory.pointer, memory
 
     def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         return None
 
     def address(self, array: Any) -> int:
-        return int(self.borrowed(array).pointer)  # type: ignore[attr-defined]
+        return self.view(array).pointer
 
     def capturing(self) -> bool:
         return False

@@ -1,8 +1,13 @@
-"""The first six rungs compile for every architecture we name, on a machine with no GPU."""
+"""Rungs compile for the architectures that we name, on a machine with no GPU."""
 
 import pytest
 
-from tilewright.ladders import find_rung
+from rung_formats import formats_for
+from rung_runs import laid_out, rungs
+from tilewright.ir.kernel import SAFE
+from tilewright.ladders import Rung, find_rung
+from tilewright.problem import Order
+from tilewright.problem.formats import format_options
 from tilewright.toolchain import build
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
@@ -18,3 +23,21 @@ def test_a_rung_compiles_with_its_resources_reported(number: int, arch: str) -> 
     assert 0 < resources.registers <= 255
     assert resources.spill_load_bytes == 0
     assert resources.shared_bytes == built.kernel.shared_bytes
+
+
+UNALIGNED = [
+    pytest.param(rung, name, id=f"{rung.name}-{name}")
+    for (rung,) in (param.values for param in rungs("hopper"))
+    for name in formats_for(rung)
+]
+
+
+@pytest.mark.cross_section("rung", "name", every=16)
+@pytest.mark.parametrize(("rung", "name"), UNALIGNED)
+def test_rungs_of_hopper_fit_into_the_registers_where_rows_of_c_are_unaligned(rung: Rung, name: str) -> None:
+    """`build(...).compile` refuses what is spilled. Elements are stored one by one there, with guards."""
+    for c in (Order.ROW, Order.COL):
+        options = dict(format_options(name)) | {"a": Order.ROW, "b": Order.COL}
+        gemm = laid_out(rung, rung.gemm(131, 67, 45, c=c, beta=0.5, **options))
+        build(gemm, rung).compile("sm_90a")
+    build(gemm, rung, variant=SAFE).compile("sm_90a")

@@ -304,9 +304,11 @@ Parts = tuple[tuple[Piece, Plan], ...]
 
 
 def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
-    """The plan of a request. Raises LaunchError where it is new and the stream is recording a graph."""
+    """The plan of a request. Raises LaunchError where it is new and the stream is recording a graph, or this process
+    was forked."""
     plan = planner.known(piece.request)
     if plan is None:
+        planner.refuse_fork()  # before the library is asked anything of the GPU
         refuse_capture(library.capturing(), f"no kernel for {piece.request.gemm}")
         plan = planner.plan(piece.request)
     return plan

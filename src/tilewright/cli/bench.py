@@ -12,7 +12,7 @@ import typer
 
 from tilewright.bench import records
 from tilewright.cli import output
-from tilewright.cli.bench_drawn import run_drawn, targets_of
+from tilewright.cli.bench_drawn import default_place, run_drawn, targets_of
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.emulation import EMULATIONS
@@ -28,7 +28,6 @@ from tilewright.suite.running import (
     shares,
     turns_left,
 )
-from tilewright.winners.keys import short_name
 
 if TYPE_CHECKING:
     from tilewright.suite.gpu import TorchBench
@@ -117,7 +116,7 @@ def bench(
     asked = tuple(_peer(word) for word in _words(peers))
     began = time.monotonic()
     gpu, commit = _bench(), records.commit()
-    path = record or default_record(gpu.device)
+    path = record or default_place("library", gpu.device)
     plan = Plan(chosen, asked, path, budget, again)
     rows = []
     with output.progress("measuring") as progress:
@@ -143,13 +142,6 @@ def _compile_ahead(turns: Sequence[Turn], progress: output.Progress) -> None:
         from tilewright.suite.ahead import compile_ahead
 
         compile_ahead(left, progress=progress)
-
-
-def default_record(device: str) -> Path:
-    """Beside the other records in a source tree; here, for an installed package."""
-    name = f"library_{short_name(device).lower().replace(' ', '_')}.jsonl"
-    folder = records.recorded_folder()
-    return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
 
 
 def _words(text: str) -> list[str]:

@@ -61,9 +61,9 @@ def _with_scales(targets: Sequence[Drawn]) -> Iterator[Drawn]:
             yield one
 
 
-def default_sweep(device: str) -> Path:
-    """Beside the other records in a source tree; here, for an installed package."""
-    name = f"sweep_{short_name(device).lower().replace(' ', '_')}.jsonl"
+def default_place(kind: str, device: str) -> Path:
+    """Of rows of a kind: beside the other records in a source tree; here, for an installed package."""
+    name = f"{kind}_{short_name(device).lower().replace(' ', '_')}.jsonl"
     folder = records.recorded_folder()
     return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
 
@@ -78,7 +78,7 @@ def run_drawn(
     progress: output.Progress,
 ) -> int:
     """Measure, print every row, then the summary; 1 if a result was wrong or a problem failed."""
-    path = path or default_sweep(bench.device)
+    path = path or default_place("sweep", bench.device)
     rows: list[SweepRow] = []
     failed = left = 0
     for outcome in sweep(targets, bench, path, budget_s=budget, again=again, progress=progress):

@@ -70,7 +70,7 @@ def _power_w(nvml: Any, handle: Any) -> float:
 
 
 def origin_of(gpu: Gpu, peer: str, log: ClockLog | None = None) -> records.Origin:
-    """Where and how this process measures, now. peer: whom it is measured beside. log: of the run, where it was kept."""
+    """Where and how this process measures, now. peer: whom it is measured beside. log: of the run, if kept."""
     return records.Origin(
         device=gpu.name,
         driver=gpu.driver_version,

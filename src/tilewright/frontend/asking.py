@@ -17,7 +17,6 @@ from tilewright.frontend.compute import Parts, settle
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
-from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import argument_of
 from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_asked, unguarded
 from tilewright.frontend.prepared import Prepared
@@ -27,6 +26,7 @@ from tilewright.planning.account import account_of, dispatcher_on_paper, next_be
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.problem.emulation import ALGORITHMS, f32_units
 from tilewright.runtime.driver import gpu_problem
+from tilewright.runtime.memory import c_strides
 
 _ORDERS = ("NN", "NT", "TN", "TT")
 
@@ -232,13 +232,13 @@ def _settled(views: Views, options: Options) -> tuple[Product, DType, tuple[Piec
             return product, out, requests_of(views, product, out, options), tuple(copied)
         except NeedsCopy as needed:
             copied.append(needed.name)
-            views = _with(views, options, needed)
+            views = _with(views, needed)
         except CannotWrite:
             copied.append("out")
             views = replace(views, out=None)
 
 
-def _with(views: Views, options: Options, needed: NeedsCopy) -> Views:
+def _with(views: Views, needed: NeedsCopy) -> Views:
     """The views with what is read in the place of an argument."""
     if needed.name in ("a", "b", "c", "bias"):
         return replace(views, **{needed.name: needed.copied(_OnViews, getattr(views, needed.name))})

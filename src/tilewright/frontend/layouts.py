@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product as every
 
-from tilewright.frontend.libraries.views import Shape, View, c_strides
+from tilewright.frontend.libraries.views import Shape, View
 from tilewright.frontend.shapes import NeedsCopy, Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Order
+from tilewright.runtime.memory import c_strides
 
 MOST_ROWS = MOST_ALONG_Z * 64
 """Rows of one launch: rows of tiles are blocks along y, of which a grid has as few as along z."""

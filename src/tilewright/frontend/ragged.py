@@ -16,7 +16,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.remembered import Remembered, remembered
@@ -27,6 +27,7 @@ from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups as Ragged
+from tilewright.runtime.memory import c_strides
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import gpu_of, planned, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
-from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
 from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
@@ -29,6 +28,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import Gemm
+from tilewright.runtime.memory import c_strides
 
 PROMOTE_EVERY = 128
 """Elements of k after which sums are added to sums in f32, unless fast accumulation is asked for."""

@@ -28,8 +28,8 @@ class Exchange(PlainProblem):
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        """received and flags: of every rank, by tables of addresses, which are no elements of this one. flags: 0 before
-        the first launch."""
+        """received and flags: of every rank, by tables of addresses, without elements here. flags: 0 before the first
+        launch."""
         dtype, own, every = self.dtype, self.rows[self.rank], sum(self.rows)
         rows = ("all rows", every) if self.summed else ("own rows", own)
         result = NamedMatrix("result", dtype, own * self.columns, f"{dtype}, own rows x columns", written=True)

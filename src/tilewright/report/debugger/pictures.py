@@ -49,11 +49,11 @@ def _shared(shown: Shown, at: Picture, source: Picture | None) -> dict[str, Any]
     if shown.matrices:  # a row of 16 bytes for each of the first lanes
         active &= np.arange(WARP_THREADS) < 8 * shown.matrices
         width, store = 16, True
-    turns = None
+    served = None
     if source is not None and width <= WIDEST_THROUGH_L1:
         reads, reading = _lanes(source)
-        turns = copy_turns(addresses[None], reads[None], width, active[None], reading[None])[0]
-    return picture_of(addresses, width, active, store=store, turns=turns)
+        served = copy_turns(addresses[None], reads[None], width, active[None], reading[None])[0]
+    return picture_of(addresses, width, active, store=store, served=served)
 
 
 def _global(shown: Shown, at: Picture) -> dict[str, Any]:

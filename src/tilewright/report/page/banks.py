@@ -84,19 +84,19 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
     turns = _turns(watched, access)
     for number, (warp, at, active) in enumerate(zip(warps.tolist()[:most], addresses, lanes, strict=False)):
         own = None if turns is None else turns[number]
-        found.append({"warp": warp, **picture_of(at, width, active, store=store, turns=own)})
+        found.append({"warp": warp, **picture_of(at, width, active, store=store, served=own)})
     return found
 
 
 def picture_of(
-    addresses: Array, width_bytes: int, active: Array, *, store: bool, turns: Array | None = None
+    addresses: Array, width_bytes: int, active: Array, *, store: bool, served: Array | None = None
 ) -> dict[str, Any]:
-    """A request of shared memory as plain values. turns: of a copy through L1. at: addresses; wave: the wavefront that
-    serves each lane, -1 for one that takes no part; first: those that are no conflict."""
-    if turns is None:
+    """A request of shared memory as plain values. served: of a copy through L1, what `copy_turns` gives. at: addresses;
+    wave: the wavefront that serves each lane, -1 for one that takes no part; first: those without a conflict."""
+    if served is None:
         waves, firsts = waves_of(addresses, width_bytes, active, store=store)
     else:
-        waves, firsts = in_turns(turns, width_bytes)
+        waves, firsts = in_turns(served, width_bytes)
     total = int(np.where(active, waves, -1).max()) + 1
     known = {lane: int(addresses[lane]) for lane in np.flatnonzero(active).tolist()}
     return {

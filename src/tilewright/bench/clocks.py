@@ -76,9 +76,7 @@ def origin_of(gpu: Gpu, peer: str, log: ClockLog | None = None) -> records.Origi
         driver=gpu.driver_version,
         compiler=compiler_version(),
         peer=peer,
-        commit=records.commit(),
-        command=records.command(),
-        date=records.now(),
+        **records.this_run(),
         clock_mhz=None if log is None else log.median_clock_mhz,
         power_w=None if log is None else log.median_power_w,
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, start, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.on_host import on_host
@@ -168,9 +168,7 @@ class GroupCall:
         if self.scattered:
             offsets = library.tight(offsets)
         addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *map(address, scales)
-        with gpu_of(dispatcher(self.device), library):
-            self.plan.run(library.stream(self.device), addresses)
-        library.finished((a, b, *scales, offsets, result), self.device)
+        start(library, self.device, self.plan, addresses, (a, b, *scales, offsets, result))
         return result
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import sys
 from dataclasses import dataclass, replace
-from enum import Enum
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
 from tilewright.artifacts import Extent
 from tilewright.dtypes import ALL, F32, FP8_FORMATS, TF32_FORMATS, DType
+from tilewright.enums import Spelled
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
@@ -41,14 +41,11 @@ FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
 """The fields of a `Gemm` that say number formats."""
 
 
-class Order(Enum):
+class Order(Spelled):
     """Which index of a matrix is contiguous in memory."""
 
     ROW = "row"  # the second index is contiguous, rows are `ld` elements apart
     COL = "col"  # the first index is contiguous, columns are `ld` elements apart
-
-    def __repr__(self) -> str:
-        return f"Order.{self.name}"
 
 
 def leading_of(name: str) -> str:

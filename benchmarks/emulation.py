@@ -36,7 +36,7 @@ from stretches import stretches_of
 from tilewright import extras, matmul, plan, prepare
 from tilewright.dtypes import F32
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS, Algorithm, f32_units
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.splitting import stored_as
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.ahead import compile_ahead
@@ -62,7 +62,7 @@ U = 2.0**-24
 
 def gemm_of(shape: str, orders: str) -> Gemm:
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b)
 
 

@@ -28,7 +28,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import pieces_us
 from tilewright.planning.packing import Alignment
 from tilewright.problem.emulation import ALGORITHMS, Algorithm
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.report.markdown import table, with_part
 
 MARKER = "emulation"
@@ -181,7 +181,7 @@ def _problems(times: list[Row], spec: DeviceSpec) -> list[str]:
 def _estimated_tflops(problem: str, orders: str, how: Algorithm, spec: DeviceSpec) -> float:
     """Of the product asked for, by pieces, splitting included."""
     m, n, k = (int(part) for part in problem.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     gemm = Gemm(m, n, k, a=a, b=b)
     return gemm.flops / pieces_us(Request(gemm, Alignment(16, 16, 16), algorithm=how), spec) / 1e6
 

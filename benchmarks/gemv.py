@@ -38,7 +38,7 @@ from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.runtime.driver import open_gpu
@@ -92,7 +92,7 @@ MATMUL = "matmul"
 def problem(text: str) -> Gemm:
     shape, orders, dtype = text.split(":")
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b, **format_options(dtype))  # type: ignore[arg-type]
 
 

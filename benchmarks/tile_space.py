@@ -42,7 +42,7 @@ from tilewright.ir.work import SplitK
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles, stored_per_thread
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.reduction import Reduction
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.launch import load
@@ -183,7 +183,7 @@ class Candidate:
 def problem(text: str) -> Gemm:
     shape, orders, dtype = text.split(":")
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b, **format_options(dtype))  # type: ignore[arg-type]
 
 

@@ -115,7 +115,7 @@ def _record(
         n=gemm.n,
         k=gemm.k,
         dtype=format_name(gemm),
-        orders="".join("N" if order.value == "row" else "T" for order in (gemm.a, gemm.b)),
+        orders=gemm.orders,
         tflops=timing.tflops(gemm),
         median_us=timing.median_us,
         fastest_us=timing.fastest_us,

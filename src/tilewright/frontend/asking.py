@@ -25,10 +25,9 @@ from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.problem.emulation import ALGORITHMS, f32_units
+from tilewright.problem.gemm import ORDERS
 from tilewright.runtime.driver import gpu_problem
 from tilewright.runtime.memory import c_strides
-
-_ORDERS = ("NN", "NT", "TN", "TT")
 
 _APART = 1 << 44
 """Bytes from one array without an address to the next."""
@@ -73,8 +72,8 @@ def plan(
     """
     precision = unguarded(precision, guard)
     complex_numbers = dtype == COMPLEX64 or is_complex(a) or is_complex(b)
-    if orders not in _ORDERS:
-        raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(_ORDERS)}.")
+    if orders not in ORDERS:
+        raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(ORDERS)}.")
     if type(best) is not int or best < 0:
         raise ProblemError(f"best={best!r} is not a number of plans.", hint="0 or more.")
     if complex_numbers:

@@ -422,6 +422,16 @@ class Program:
         """The program with the tile of the same name replaced."""
         return replace(self, staged=tuple(staged if old.name == staged.name else old for old in self.staged))
 
+    @property
+    def staged_result(self) -> Staged | None:
+        """The staged tile of C, if it has one."""
+        return next((staged for staged in self.staged if staged.operand == "C"), None)
+
+    @property
+    def uses_tma(self) -> bool:
+        """Whether any staged tile is loaded or stored by TMA."""
+        return any(staged.route is Route.TMA for staged in self.staged)
+
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 

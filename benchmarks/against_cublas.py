@@ -27,7 +27,7 @@ from tilewright.bench.clocks import ClockLog
 from tilewright.bench.records import command, commit, now
 from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_name, format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import ORDERS, Gemm, Order, orders_of
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.timer import LaunchGraph
 from tilewright.schedule import Schedule
@@ -192,7 +192,7 @@ def row(gemm: Gemm, candidate: Candidate, peer: Candidate, error: float) -> dict
     made: dict[str, Any] = {
         "shape": [gemm.m, gemm.n, gemm.k],
         "dtype": format_name(gemm),
-        "orders": "".join("N" if order is Order.ROW else "T" for order in (gemm.a, gemm.b)),
+        "orders": gemm.orders,
         "gap": gemm.ldc - gemm.n,
         "candidate": candidate.name,
         "relative_error": float(f"{error:.3g}"),
@@ -209,7 +209,7 @@ def row(gemm: Gemm, candidate: Candidate, peer: Candidate, error: float) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=list(_TORCH), default="bf16")
-    parser.add_argument("--orders", choices=["NN", "NT", "TN", "TT"], default="NN", help="T: stored transposed")
+    parser.add_argument("--orders", choices=list(ORDERS), default="NN", help="T: stored transposed")
     parser.add_argument("--gap", type=int, default=0, help="elements between the rows of each matrix")
     parser.add_argument("--rungs", nargs="+", required=True)
     parser.add_argument("--shapes", nargs="*", help="MxNxK, by default the seven of the goal")
@@ -220,7 +220,7 @@ def main() -> None:
     gpu = open_gpu()
     torch: Any = extras.require("torch", "Measuring against cuBLAS")
     torch.backends.cuda.matmul.allow_tf32 = True  # what the peer does with float32
-    a, b = (Order.COL if letter == "T" else Order.ROW for letter in given.orders)
+    a, b = orders_of(given.orders)
     shapes = [tuple(int(part) for part in text.split("x")) for text in given.shapes or []] or list(SHAPES)
     origin = {"device": gpu.name, "peer": f"torch {torch.__version__}", "commit": commit(), "command": command()}
     for m, n, k in shapes:

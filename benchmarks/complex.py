@@ -16,13 +16,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from typing import Any
 
+from recording import origin_of, recorded
+
 from tilewright import extras, matmul
-from tilewright.bench.records import command, commit, now
 from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.peers import over
 from tilewright.suite.problems import Problem
 from tilewright.suite.timing import interleaved
 
@@ -32,11 +33,6 @@ PEER = "cublas"
 LOOSE = ("bf16x3", "tf32")
 MOST_ERROR = 4.0
 ROTATED_BYTES, ROWS_CHECKED = 250_000_000, 64
-
-
-def _over(multiply: Callable[[Any, Any], Any], pairs: list[tuple[Any, Any]]) -> Callable[[], Any]:
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
 
 
 def rows_of(torch: Any, shape: str, precisions: list[str], device: str) -> Iterator[dict[str, Any]]:
@@ -51,7 +47,7 @@ def rows_of(torch: Any, shape: str, precisions: list[str], device: str) -> Itera
     ways: dict[str, Callable[[Any, Any], Any]] = {PEER: torch.mm}
     ways |= {name: lambda a, b, name=name: matmul(a, b, precision=name) for name in precisions}
     errors = {name: float((way(a, b)[:ROWS_CHECKED] - exact).norm() / exact.norm()) for name, way in ways.items()}
-    calls = {name: _over(way, pairs) for name, way in ways.items()}
+    calls = {name: over(way, pairs) for name, way in ways.items()}
     times = interleaved(TorchTimer(torch), calls, copies=copies) if device == "cuda" else {}
     for name, error in errors.items():
         row: dict[str, Any] = {"problem": shape, "precision": name, "relative_error": float(f"{error:.3g}")}
@@ -79,16 +75,13 @@ def main() -> int:
     torch: Any = extras.require("torch", "Timing torch.mm")
     torch.backends.cuda.matmul.allow_tf32 = False
     name = torch.cuda.get_device_name() if asked.device == "cuda" else "cpu"
-    origin = {"device": name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
+    origin = origin_of(torch, name)
     print(json.dumps(origin))
-    right = True
     if asked.device == "cuda":
         compile_ahead(real_problems(asked.shapes, asked.precisions))
-    for shape in asked.shapes:
-        for row in rows_of(torch, shape, asked.precisions, asked.device):
-            right = right and row["right"]
-            print(json.dumps(row), flush=True)
-    return int(not right)
+    found = (row for shape in asked.shapes for row in rows_of(torch, shape, asked.precisions, asked.device))
+    wrong = [row for row in recorded(origin, found, None) if not row["right"]]
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

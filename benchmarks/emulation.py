@@ -23,28 +23,26 @@ shape, weight or example is begun after --seconds, and an example that is not do
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from recording import Budget, origin_of, recorded
 from stretches import stretches_of
 
 from tilewright import extras, matmul, plan, prepare
-from tilewright.bench.records import command, commit, now
 from tilewright.dtypes import F32
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS, Algorithm, f32_units
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.splitting import stored_as
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
+from tilewright.suite.peers import over, with_results
 from tilewright.suite.problems import Problem
 from tilewright.suite.timing import interleaved
 
@@ -64,7 +62,7 @@ U = 2.0**-24
 
 def gemm_of(shape: str, orders: str) -> Gemm:
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b)
 
 
@@ -177,7 +175,7 @@ class Bench:
             (a, b), rows = pairs[0], slice(0, ROWS_CHECKED)
             checked[name] = _as_cell(share_of_bound(torch, name, a[rows], b, results[0][rows]))
             checked[name] |= {} if name == PEER else what_ran(a, b, results[0], name)
-            calls[name] = _in_turn(multiply, pairs, results)
+            calls[name] = over(multiply, with_results(pairs, results))
         times = interleaved(self.timer, calls, copies=len(pairs))
         uuid = open_gpu(torch.cuda.current_device()).uuid
         stretches = stretches_of(self.timer, calls, times, PEER, uuid) if sustained else {}
@@ -199,14 +197,14 @@ class Bench:
         torch.cuda.empty_cache()
         pairs = operands_of(torch, gemm, torch.float32)
         results = [torch.empty(rows, n, device="cuda") for _ in pairs]
-        calls, checked = {PEER: _in_turn(self.multiply(PEER), pairs, results)}, {}
+        calls, checked = {PEER: over(self.multiply(PEER), with_results(pairs, results))}, {}
         for name in (name for name in self.precisions if name in EMULATIONS):
             weights = [(a, prepare(b, precision=name)) for a, b in pairs]  # type: ignore[arg-type]
             (a, b), weight = pairs[0], weights[0][1]
             matmul(a, weight, out=results[0].fill_(float("nan")))
             checked[name] = _as_cell(share_of_bound(torch, name, a, b, results[0]))
             checked[name] |= what_ran(a, weight, results[0], name)
-            calls[name] = _in_turn(lambda a, weight, c: matmul(a, weight, out=c), weights, results)
+            calls[name] = over(lambda a, weight, c: matmul(a, weight, out=c), with_results(weights, results))
         sizes = {name: n * k * _element_bytes(found["ran"]) for name, found in checked.items()}
         for size_bytes in set(sizes.values()):
             calls[f"sum of {size_bytes}"] = self._sum(size_bytes, len(pairs))
@@ -222,9 +220,9 @@ class Bench:
     def _sum(self, size_bytes: int, copies: int) -> Callable[[], object]:
         """PyTorch's sum of so many bytes, of other memory each time."""
         torch = self.torch
-        turn = cycle([torch.ones(size_bytes // F32.bytes, device="cuda") for _ in range(copies)])
+        sources = [(torch.ones(size_bytes // F32.bytes, device="cuda"),) for _ in range(copies)]
         total = torch.empty((), device="cuda")
-        return lambda: torch.sum(next(turn), dim=0, out=total)
+        return over(lambda source: torch.sum(source, dim=0, out=total), sources)
 
     @cached_property
     def read_gb_per_s(self) -> float:
@@ -266,16 +264,6 @@ def _as_cell(share: float | None) -> dict[str, Any]:
     return {} if share is None else {"share_of_bound": float(f"{share:.3g}")}
 
 
-def _in_turn(multiply: Callable[[Any, Any, Any], object], pairs: list[Any], results: list[Any]) -> Callable[[], object]:
-    turn = cycle(zip(pairs, results, strict=True))
-
-    def call() -> object:
-        (a, b), c = next(turn)
-        return multiply(a, b, c)
-
-    return call
-
-
 def problems_of(asked: argparse.Namespace) -> list[Problem]:
     """What is going to be multiplied."""
     sizes = [(gemm_of(shape, orders), orders) for shape in asked.shapes for orders in asked.orders]
@@ -290,35 +278,29 @@ def prepared_of(asked: argparse.Namespace) -> list[Problem]:
 
 
 def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    began = time.monotonic()
+    budget = Budget(asked.seconds)
     problems, weights = problems_of(asked), prepared_of(asked)
     if problems:
         compile_ahead(problems)
     if weights:
         compile_ahead(weights, prepared=True)
     if problems or weights:
-        print(f"kernels compiled: {time.monotonic() - began:.0f} s", file=sys.stderr)
-
-    def within_seconds(what: str) -> bool:
-        left = asked.seconds - (time.monotonic() - began)
-        if left <= 0:
-            print(f"{what}: left out", file=sys.stderr)
-        return left > 0
+        print(f"kernels compiled: {asked.seconds - budget.left:.0f} s", file=sys.stderr)
 
     if asked.k:
         yield from bench.errors(ERROR_SIZE, asked.k)
     for k, n in asked.weights:
         for rows in asked.rows:
-            if within_seconds(f"{rows} rows by {k}x{n}"):
+            if budget.allows(f"{rows} rows by {k}x{n}"):
                 yield from bench.kept(n, k, rows)
     for shape in asked.shapes:
         for orders in asked.orders:
-            if within_seconds(f"{shape} {orders}"):
+            if budget.allows(f"{shape} {orders}"):
                 sustained = shape in asked.sustained and orders in asked.sustained_orders
                 yield from bench.times(shape, orders, sustained=sustained)
     for name in asked.examples:
-        if within_seconds(name):
-            yield from example(name, asked.seconds - (time.monotonic() - began))
+        if budget.allows(name):
+            yield from example(name, budget.left)
 
 
 def example(name: str, seconds: float) -> Iterator[dict[str, Any]]:
@@ -353,14 +335,8 @@ def main() -> int:
     asked = parser.parse_args()
     torch: Any = extras.require("torch", "Timing torch.mm")
     gpu: Gpu = open_gpu(torch.cuda.current_device())
-    origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
-    lines, worst = [json.dumps(origin)], 0.0
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    for row in rows_of(Bench(torch, asked.precisions), asked):
-        worst = max(worst, row.get("share_of_bound", 0.0))
-        lines.append(json.dumps(row, separators=(",", ":")))
-        print(lines[-1], flush=True)
-        asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = recorded(origin_of(torch, gpu.name), rows_of(Bench(torch, asked.precisions), asked), asked.out)
+    worst = max((row.get("share_of_bound", 0.0) for row in found), default=0.0)
     print(f"worst share of a bound: {worst:.3g}")
     return int(worst > 1)
 

@@ -17,7 +17,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from recording import Row, runs_in, where
 
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.device.catalog import device
@@ -27,8 +28,8 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import pieces_us
 from tilewright.planning.packing import Alignment
 from tilewright.problem.emulation import ALGORITHMS, Algorithm
-from tilewright.problem.gemm import Gemm, Order
-from tilewright.report.markdown import with_part
+from tilewright.problem.gemm import Gemm, orders_of
+from tilewright.report.markdown import table, with_part
 
 MARKER = "emulation"
 PEER = "cublas f32"
@@ -36,23 +37,13 @@ ERRORS = ("normal", "uniform")
 PRECISIONS = (PEER, "tf32", *ALGORITHMS, "f32_emulated")
 """In the order of the tables."""
 
-Row = dict[str, Any]
-
-
 NAMES = ("problem", "orders", "weight", "rows", "operands", "precision", "example")
 """What a row is of; the rest was measured."""
 
 
 def runs_of(records: Sequence[Path]) -> list[tuple[Row, list[Row]]]:
     """The runs of some records, each with its origin and those of its rows that no later run has."""
-    runs: list[tuple[Row, list[Row]]] = []
-    for path in records:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if "device" in row:
-                runs.append((row, []))
-            else:
-                runs[-1][1].append(row)
+    runs = [run for path in records for run in runs_in(path)]
     newest = {(origin["device"], *_name(row)): row for origin, rows in runs for row in rows}
     kept = [(origin, [row for row in rows if newest[origin["device"], *_name(row)] is row]) for origin, rows in runs]
     return [(origin, rows) for origin, rows in kept if rows]
@@ -84,11 +75,7 @@ def section(records: Sequence[Path]) -> str:
     lines += [*_complex(complex_numbers), ""] if complex_numbers else []
     for row in (row for row in rows if "example" in row):
         lines += [f"### `examples/{row['example']}.py`", "", "```text", *row["lines"], "```", ""]
-    where = [
-        f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
-        for origin, _ in runs
-    ]
-    return "\n".join([*lines, "\n\n".join(where)])
+    return "\n".join([*lines, "\n\n".join(where(origin) for origin, _ in runs)])
 
 
 def _place(rows: list[Row], row: Row, *names: str) -> tuple[int, int]:
@@ -99,27 +86,16 @@ def _place(rows: list[Row], row: Row, *names: str) -> tuple[int, int]:
 
 
 def _weights(rows: list[Row]) -> list[str]:
-    columns = (
-        "GPU",
-        "weight, k x n",
-        "rows",
-        "precision",
-        "ran",
-        "us",
-        "GB/s of pieces",
-        "of reading",
-        "of a sum",
-        "of cuBLAS f32",
-    )
-    lines = [
+    columns = ("GPU", "weight, k x n", "rows:", "precision", "ran", "us:", "GB/s of pieces:")
+    columns += ("of reading:", "of a sum:", "of cuBLAS f32:")
+    lines = []
+    told = [
         "### Prepared weights",
         "",
         "Skinny products with `tw.prepare(weight, precision=...)`, burst, a weight in no cache. GB/s of pieces "
         "count the pieces of the weight, or the weight itself where f32 arithmetic ran; of reading is their share of "
         "the rate at which PyTorch sums 1 GiB; of a sum: the time in which PyTorch sums as many bytes, by ours.",
         "",
-        f"| {' | '.join(columns)} |",
-        "|---|---|---:|---|---|---:|---:|---:|---:|---:|",
     ]
     order = list(dict.fromkeys(row["device"] for row in rows))
     for row in sorted(
@@ -131,44 +107,43 @@ def _weights(rows: list[Row]) -> list[str]:
         cells += [ran, f"{row['us']:.1f}"]
         cells += [f"{row['pieces_gb_per_s']:.0f}", f"{row['of_reading']:.2f}"]
         cells += [f"{row['of_summing']:.2f}" if "of_summing" in row else "", f"{row['of_cublas']:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return [*told, *table(columns, lines)]
 
 
 def _complex(rows: list[Row]) -> list[str]:
-    lines = [
+    lines = []
+    told = [
         "### Products of complex64",
         "",
         "Beside cuBLAS's cgemm, burst, B's rewriting included; TFLOP/s count 8 m n k. Errors are relative to "
         "complex128 in the norm of Frobenius.",
         "",
-        "| M x N x K | precision | TFLOP/s | of cuBLAS | error |",
-        "|---|---|---:|---:|---:|",
     ]
     for row in rows:
         shape, error = row["problem"].replace("x", " x "), f"{row['relative_error']:.1e}"
-        lines.append(f"| {shape} | {row['precision']} | {row['tflops']:.1f} | {row['of_cublas']:.2f} | {error} |")
-    return lines
+        lines.append((shape, row["precision"], f"{row['tflops']:.1f}", f"{row['of_cublas']:.2f}", error))
+    return [*told, *table(("M x N x K", "precision", "TFLOP/s:", "of cuBLAS:", "error:"), lines)]
 
 
 def _summary(names: list[str], times: list[Row], errors: list[Row]) -> list[str]:
     largest = max({row["problem"] for row in times}, key=lambda text: _elements(text), default="")
     sums = {(row["operands"], row["precision"]): row for row in errors}
     k = errors[0]["k"] if errors else 0
-    lines = [
+    lines = []
+    told = [
         f"Errors at k = {k}: relative to float64 in the norm of Frobenius, and the largest share of the bound over "
         f"{len({row['operands'] for row in errors})} kinds of operands. Speed at {largest}, NT, splitting included.",
         "",
-        f"| precision | TFLOP/s | {' | '.join(f'error, {kind}' for kind in ERRORS)} | largest share of the bound |",
-        f"|---|---:|{'---:|' * len(ERRORS)}---:|",
     ]
     for name in names:
         found = [row for row in times if (row["problem"], row["orders"], row["precision"]) == (largest, "NT", name)]
         shares = [row["share_of_bound"] for row in errors if row["precision"] == name and "share_of_bound" in row]
         cells = [name, f"{found[0]['tflops']:.0f}" if found else ""]
         cells += [f"{sums[kind, name]['relative']:.1e}" if (kind, name) in sums else "" for kind in ERRORS]
-        lines.append(f"| {' | '.join([*cells, f'{max(shares):.2f}' if shares else ''])} |")
-    return lines
+        lines.append([*cells, f"{max(shares):.2f}" if shares else ""])
+    columns = ("precision", "TFLOP/s:", *(f"error, {kind}:" for kind in ERRORS), "largest share of the bound:")
+    return [*told, *table(columns, lines)]
 
 
 def _problems(times: list[Row], spec: DeviceSpec) -> list[str]:
@@ -181,15 +156,14 @@ def _problems(times: list[Row], spec: DeviceSpec) -> list[str]:
     }
     measured = {(row["problem"], row["orders"], row["precision"]): row["tflops"] for row in times}
     ratios = [found / measured[of] for of, found in estimates.items()]
-    columns = ("M x N x K", "orders", "precision", "TFLOP/s, burst", "estimated", "of cuBLAS f32")
-    columns += ("TFLOP/s, sustained", "of cuBLAS f32")
-    lines = [
+    columns = ("M x N x K", "orders", "precision", "TFLOP/s, burst:", "estimated:", "of cuBLAS f32:")
+    columns += ("TFLOP/s, sustained:", "of cuBLAS f32:")
+    lines = []
+    told = [
         "Estimated: for a burst, by the model, of the kernels that this version takes (`tilewright plan`): "
         f"{statistics.geometric_mean(ratios):.2f} of what was measured (geometric mean; {min(ratios):.2f} to "
         f"{max(ratios):.2f}).",
         "",
-        f"| {' | '.join(columns)} |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in times:
         if row["precision"] == PEER:
@@ -200,14 +174,14 @@ def _problems(times: list[Row], spec: DeviceSpec) -> list[str]:
         held = row.get("sustained")
         sustained = [f"{held['tflops']:.0f}", f"{held['of_cublas']:.2f}"] if held else ["", ""]
         shape = row["problem"].replace("x", " x ")
-        lines.append(f"| {' | '.join([shape, row['orders'], row['precision'], *burst, *sustained])} |")
-    return lines
+        lines.append([shape, row["orders"], row["precision"], *burst, *sustained])
+    return [*told, *table(columns, lines)]
 
 
 def _estimated_tflops(problem: str, orders: str, how: Algorithm, spec: DeviceSpec) -> float:
     """Of the product asked for, by pieces, splitting included."""
     m, n, k = (int(part) for part in problem.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     gemm = Gemm(m, n, k, a=a, b=b)
     return gemm.flops / pieces_us(Request(gemm, Alignment(16, 16, 16), algorithm=how), spec) / 1e6
 

@@ -18,16 +18,15 @@ after --seconds.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, cycle
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from recording import Budget, Row, origin_of, recorded, runs_in, where
+
 from tilewright import combine_rows, extras, grouped_matmul, scaled_grouped_matmul
-from tilewright.bench.records import command, commit, now
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.dtypes import BF16, E4M3
 from tilewright.frontend.libraries import library_of
@@ -36,9 +35,10 @@ from tilewright.frontend.scaled import scaled_options
 from tilewright.frontend.scaled_groups import words_of_scaled_groups
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.tolerance import relative_bound
-from tilewright.report.markdown import with_part
+from tilewright.report.markdown import table, with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.peers import over
 from tilewright.suite.stacks import GROUPED, Grouped
 from tilewright.suite.timing import interleaved
 
@@ -98,10 +98,10 @@ class Bench:
                 ours, theirs = self._ours(kind, scales, ends, fast), self._theirs(kind, plain, ends, fast)
                 row: dict[str, Any] = {"problem": name, "sizes": str(problem), "kind": kind}
                 row["of_bound"] = self._of_bound(ours(*pairs[0]), pairs[0], scales, ends, kind)
-                calls = {OURS: _in_turn(ours, pairs)}
+                calls = {OURS: over(ours, pairs)}
                 try:
                     row["peer_of_bound"] = self._of_bound(theirs(*pairs[0]), pairs[0], plain, ends, kind)
-                    calls[PEER] = _in_turn(theirs, pairs)
+                    calls[PEER] = over(theirs, pairs)
                 except (AttributeError, NotImplementedError, RuntimeError, ValueError) as refused:
                     row["refused"] = str(refused).splitlines()[0][:80]
                 times = interleaved(self.timer, calls, copies=len(pairs))
@@ -124,7 +124,7 @@ class Bench:
                 found, expected = found[:, :USED], expected[:, :USED]
             apart = float((found.double() - expected.double()).norm() / expected.double().norm())
             row = {"problem": name, "sizes": f"{problem} ({tokens} rows, {groups} groups)", "kind": kind}
-            calls = {OURS: _in_turn(ours, given), PEER: _in_turn(theirs, given)}
+            calls = {OURS: over(ours, given), PEER: over(theirs, given)}
             times = interleaved(self.timer, calls, copies=copies)
             own = times[OURS].median_us
             row |= {"us": round(own, 2), "of_peer": round(times[OURS].share_of(times[PEER]), 3)}
@@ -213,11 +213,6 @@ class Bench:
         return words_of_scaled_groups(library_of(pair[0]), (*pair, *scales, ends), scaled_options(None, fast))
 
 
-def _in_turn(multiply: Callable[[Any, Any], Any], pairs: list[Any]) -> Callable[[], object]:
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
-
-
 def _has_room(problem: Grouped, kind: str) -> bool:
     """Whether tokens come in pairs, and the matrices of groups with counts are not too large to be rotated."""
     if kind.endswith("combine"):
@@ -231,13 +226,10 @@ def section(records: Sequence[Path]) -> str:
 
 
 def _table(records: Path) -> str:
-    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
-    lines = ["| groups | kind | us | TFLOP/s | of PyTorch's speed |", "|---|---|---:|---:|---:|"]
-    for row in rows:
-        cells = (row["problem"], row["kind"], row["us"], row.get("tflops", ""), row["of_peer"])
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
-    return "\n".join([*lines, "", where])
+    ((origin, rows),) = runs_in(records)
+    cells = [(row["problem"], row["kind"], row["us"], row.get("tflops", ""), row["of_peer"]) for row in rows]
+    lines = table(("groups", "kind", "us:", "TFLOP/s:", "of PyTorch's speed:"), cells)
+    return "\n".join([*lines, "", where(origin)])
 
 
 def main() -> int:
@@ -262,21 +254,18 @@ def main() -> int:
         parser.error("--out or --records")
     torch: Any = extras.require("torch", "Timing torch._grouped_mm")
     gpu = open_gpu(torch.cuda.current_device())
-    origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
-    lines, bench, began, worst = [json.dumps(origin)], Bench(torch), time.monotonic(), 0.0
+    bench, budget = Bench(torch), Budget(asked.seconds)
     kinds = [kind for kind in KINDS if kind.startswith(asked.only)]
-    for name in asked.problems:
-        if time.monotonic() - began > asked.seconds:
-            print(f"{name}: left out", file=sys.stderr)
-            continue
-        problem = PROBLEMS[name]
-        beside = [kind for kind in AROUND if kind.startswith(asked.only) and _has_room(problem, kind)]
-        for row in chain(bench.rows(name, problem, kinds), bench.around(name, problem, beside)):
-            worst = max(worst, row["of_bound"])
-            lines.append(json.dumps(row))
-            print(lines[-1], flush=True)
-            asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return int(worst > 1)
+
+    def rows() -> Iterator[Row]:
+        for name in filter(budget.allows, asked.problems):
+            problem = PROBLEMS[name]
+            yield from bench.rows(name, problem, kinds)
+            beside = [kind for kind in AROUND if kind.startswith(asked.only) and _has_room(problem, kind)]
+            yield from bench.around(name, problem, beside)
+
+    found = recorded(origin_of(torch, gpu.name), rows(), asked.out)
+    return int(max((row["of_bound"] for row in found), default=0.0) > 1)
 
 
 if __name__ == "__main__":

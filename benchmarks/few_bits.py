@@ -16,9 +16,7 @@ One JSON line a row; the first tells device, date and command. No case is begun 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recording import Budget, Row, origin_of, recorded, runs_in
 
 from tilewright import extras, matmul, quantize_weight
-from tilewright.bench.records import command, commit, now
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
@@ -46,11 +44,12 @@ from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place
 from tilewright.problem.coded_product import TILE, CodedProduct, CodedWeight
 from tilewright.problem.weight_codes import CODES
-from tilewright.report.markdown import with_part
+from tilewright.report.markdown import table, with_part
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.peers import over
 from tilewright.suite.timing import Times, interleaved
 
 SHAPES = ("4096x14336", "8192x28672")
@@ -281,26 +280,18 @@ def values_of(coded: QuantizedWeight, columns: int) -> Any:
 
 
 def in_turn(multiply: Callable[[Any], Any], weights: list[Any]) -> Callable[[], object]:
-    turn = cycle(weights)
+    """A call that takes the next weight each time; each was multiplied by before."""
     for weight in weights:
         multiply(weight)
-    return lambda: multiply(next(turn))
+    return over(multiply, [(weight,) for weight in weights])
 
 
 def section(records: Path) -> str:
     """The rows of records, each of the run whose line is before it, and which kernels are today's choices."""
-    origins: list[dict[str, Any]] = []
-    lines = [
-        "| m | k x n | codes | kernel | chosen | µs | GB/s | cuBLAS, bf16, µs | of cuBLAS | run |",
-        "|---:|---|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    rows = []
-    for row in map(json.loads, records.read_text(encoding="utf-8").splitlines()):
-        if "device" in row:
-            origins.append(row)
-        else:
-            rows.append((row, len(origins)))
-    spec = device(origins[0]["device"])
+    runs = runs_in(records)
+    rows = [(row, number) for number, (_, found) in enumerate(runs, 1) for row in found]
+    spec = device(runs[0][0]["device"])
+    lines = []
     for row, run in sorted(rows, key=lambda one: (BITS[one[0]["codes"]], one[0]["m"], one[0]["k"], one[0]["us"])):
         problem = CodedProduct(row["m"], CodedWeight(row["n"], row["k"], CODES[row["codes"]], GROUP))
         words, codes = row.get("swept") or row["kernel"], row["codes"]
@@ -312,48 +303,39 @@ def section(records: Path) -> str:
             words.removeprefix(f"{codes} "),
             "yes" if chosen else "no",
         ]
-        cells += [row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}", run]
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+        lines.append([*cells, row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}", run])
     told = [
         f"{number}. {one['device']}, torch {one['torch']}, {one['date'][:10]}, {one['commit']}: `{one['command']}`"
-        for number, one in enumerate(origins, 1)
+        for number, (one, _) in enumerate(runs, 1)
     ]
-    return "\n".join([*lines, "", "Runs:", "", *told])
+    columns = ("m:", "k x n", "codes", "kernel", "chosen", "µs:", "GB/s:", "cuBLAS, bf16, µs:", "of cuBLAS:", "run:")
+    return "\n".join([*table(columns, lines), "", "Runs:", "", *told])
 
 
 def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch.mm")
     gpu = open_gpu(torch.cuda.current_device())
-    origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
-    began = time.monotonic()
+    budget = Budget(asked.seconds)
     if asked.sweep:
         compile_ahead(asked, dispatcher(torch.cuda.current_device()).kernels.overlaps, gpu.arch)
-        print(f"compiled in {time.monotonic() - began:.1f} s", file=sys.stderr)
-    lines, bench, right = [json.dumps(origin)], Bench(torch), True
+        print(f"compiled in {asked.seconds - budget.left:.1f} s", file=sys.stderr)
+    found = recorded(origin_of(torch, gpu.name), rows_of(Bench(torch), asked, budget), asked.out)
+    wrong = [row for row in found if "wrong" in row]
+    return int(bool(wrong))
 
-    def told(row: dict[str, Any]) -> None:
-        nonlocal right
-        right = right and "wrong" not in row
-        lines.append(json.dumps(row))
-        print(lines[-1], flush=True)
-        if asked.out:
-            asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+def rows_of(bench: Bench, asked: argparse.Namespace, budget: Budget) -> Iterator[Row]:
     for shape in asked.shapes:
         k, n = (int(part) for part in shape.split("x"))
-        torch.cuda.empty_cache()
+        bench.torch.cuda.empty_cache()
         weights = bench.weights(k, n)
         for codes in asked.codes:
             coded = bench.coded(weights, codes)
             for m in asked.rows:
-                if time.monotonic() - began > asked.seconds:
-                    print(f"{shape}, {codes}, m = {m}: left out", file=sys.stderr)
-                    continue
-                told(bench.row(weights, coded, codes, m))
-                if asked.sweep:
-                    for row in bench.swept(weights, coded, codes, m, asked.families):
-                        told(row)
-    return 0 if right else 1
+                if budget.allows(f"{shape}, {codes}, m = {m}"):
+                    yield bench.row(weights, coded, codes, m)
+                    if asked.sweep:
+                        yield from bench.swept(weights, coded, codes, m, asked.families)
 
 
 def main() -> int:

@@ -19,16 +19,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tilewright as tw
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.runtime.driver import gpu_problem
 from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 
 ops: Any = tw.ops
@@ -235,12 +235,8 @@ def run(case: Case, device: Any, scale: int, mode: str = "default") -> dict[str,
     del found
     if device.type == "cpu" or not right:
         return row
-    turns = {name: cycle(operands) for name in calls}
-    times = interleaved(
-        TorchTimer(torch),
-        {name: lambda name=name: calls[name](*next(turns[name])) for name in calls},  # type: ignore[misc]
-        copies=len(operands),
-    )
+    in_turn = {name: over(call, operands) for name, call in calls.items()}
+    times = interleaved(TorchTimer(torch), in_turn, copies=len(operands))
     row |= {f"{name}_us": round(one.median_us, 2) for name, one in times.items()}
     row["share"] = round(min(times[OURS].share_of(times[name]) for name in calls if name != OURS), 4)
     return row
@@ -267,7 +263,7 @@ def main() -> int:
     if given.out is not None:
         name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-        origin = {"device": name, "commit": commit(), "command": command(), "date": now(), **versions}
+        origin = {"device": name, **this_run(), **versions}
         given.out.write_text(json.dumps({"origin": origin, "cases": rows}, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row["right"] for row in rows) else 1
 

@@ -17,15 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from recording import Budget, origin_of, recorded
+
 from tilewright import extras, matmul, plan
-from tilewright.bench.records import command, commit, now
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
 from tilewright.dtypes import DType
@@ -39,7 +38,7 @@ from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.runtime.driver import open_gpu
@@ -47,6 +46,7 @@ from tilewright.runtime.launch import load
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of
+from tilewright.suite.peers import over, with_results
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import arguments, grid_of
 
@@ -92,7 +92,7 @@ MATMUL = "matmul"
 def problem(text: str) -> Gemm:
     shape, orders, dtype = text.split(":")
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b, **format_options(dtype))  # type: ignore[arg-type]
 
 
@@ -186,7 +186,7 @@ class Bench:
             torch.cuda.synchronize()
             errors[name] = checked(torch, gemm, name, results[0], a, b)
         launches["torch"] = lambda x, y, c: torch.mm(x, y, out=c)
-        calls = {name: _in_turn(launch, pairs, results) for name, launch in launches.items()}
+        calls = {name: over(launch, with_results(pairs, results)) for name, launch in launches.items()}
         times = interleaved(self.timer, calls, copies=len(pairs))
         ran = plan(a, b, out=results[0])
         estimates = {MATMUL: ran.estimated_us}
@@ -222,17 +222,15 @@ class Bench:
         expected = sources[0].t() if transposed else sources[0]
         if not torch.equal(targets[0][:, :to_length], expected) or targets[0][:, to_length:to].any():
             raise TilewrightError(f"A copy of {lines} x {length} {dtype} is wrong.")
-        turns = cycle(zip(sources, targets, strict=True)), cycle(zip(sources, targets, strict=True))
 
-        def ours() -> None:
-            source, target = next(turns[0])
+        def ours(source: Any, target: Any) -> None:
             launch.launch(self.stream(), source.data_ptr(), target.data_ptr())
 
-        def theirs() -> None:
-            source, target = next(turns[1])
+        def theirs(source: Any, target: Any) -> None:
             target[:, :to_length].copy_(source.t() if transposed else source)
 
-        times = interleaved(self.timer, {"ours": ours, "torch": theirs}, copies=count)
+        sets = list(zip(sources, targets, strict=True))
+        times = interleaved(self.timer, {"ours": over(ours, sets), "torch": over(theirs, sets)}, copies=count)
         return {
             "copy": f"{lines}x{length} {dtype} {'transposed' if transposed else 'padded'}",
             "kernel": kernel.name,
@@ -241,16 +239,6 @@ class Bench:
             "share_of_torch": round(times["ours"].share_of(times["torch"]), 4),
             "gb_per_s": round(relayout.compulsory_bytes / times["ours"].median_us / 1e3, 1),
         }
-
-
-def _in_turn(launch: Callable[[Any, Any, Any], object], pairs: list[Any], results: list[Any]) -> Callable[[], None]:
-    turn = cycle(zip(pairs, results, strict=True))
-
-    def call() -> None:
-        (a, b), c = next(turn)
-        launch(a, b, c)
-
-    return call
 
 
 def planned(gemm: Gemm) -> Skinny | None:
@@ -282,43 +270,38 @@ def main() -> int:
     if asked.build_only:
         build_only(gemms)
         return 0
-    started = time.monotonic()
+    budget = Budget(asked.seconds)
     bench = Bench(extras.require("torch", "Timing torch.mm"))
     bandwidths = bench.bandwidths()
     beside = {"device": bench.gpu.name, **{f"{name}_gb_per_s": round(rate, 1) for name, rate in bandwidths.items()}}
-    origin = {"command": command(), "commit": commit(), "date": now(), "torch": bench.torch.__version__}
+    origin = {**beside, **origin_of(bench.torch, bench.gpu.name)}
+
+    def shared(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {f"share_of_{n}": round(row["gb_per_s"] / rate, 3) for n, rate in bandwidths.items()}
 
     def rows() -> Iterator[dict[str, Any]]:
         for text, gemm in gemms.items():
-            one = planned(gemm)
-            if time.monotonic() - started > asked.seconds:
-                print(f"{text}: left out", file=sys.stderr)
+            if not budget.allows(text):
                 continue
+            one = planned(gemm)
             candidates = [] if one is None else list(shapes(gemm, one, asked.sweep))
             for row in bench.products(gemm, candidates):
-                yield {"problem": text, **row}
+                yield shared({"problem": text, **row})
         for text in asked.copies:
             lines, length = (int(part) for part in text.split("x"))
             for name in ("f32", "bf16"):
                 for transposed in (False, True):
-                    if time.monotonic() - started < asked.seconds:
-                        yield bench.copies(lines, length, format_options(name)["dtype"], transposed=transposed)
+                    if budget.left > 0:
+                        kind = format_options(name)["dtype"]
+                        yield shared(bench.copies(lines, length, kind, transposed=transposed))
 
-    print(json.dumps({**beside, **origin}))
-    failed = 0
-    lines = [json.dumps({**beside, **origin})]
+    print(json.dumps(origin))
     try:
-        for row in rows():
-            shares = {f"share_of_{n}": round(row["gb_per_s"] / rate, 3) for n, rate in bandwidths.items()}
-            lines.append(json.dumps({**row, **shares}))
-            print(lines[-1], flush=True)
+        list(recorded(origin, rows(), asked.out))
     except TilewrightError as failure:
         print(failure, file=sys.stderr)
-        failed = 1
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text("\n".join(lines) + "\n")
-    return failed
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from tilewright import route_torch
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.frontend import compute, linear, matmul
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.options import PLAIN
@@ -170,10 +170,7 @@ def main() -> int:
         print(f"routed {name:23} {best['tilewright']:6.2f} us, alone {best['torch']:6.2f} us: "
               f"{best['tilewright'] - best['torch']:+.2f} us")  # fmt: skip
     if given.out is not None:
-        origin = {
-            "device": torch.cuda.get_device_name(), "peer": f"torch {torch.__version__}", "commit": commit(),
-            "command": command(), "date": now(),
-        }  # fmt: skip
+        origin = {"device": torch.cuda.get_device_name(), "peer": f"torch {torch.__version__}", **this_run()}
         given.out.write_text(json.dumps({"rows": rows, "calls": CALLS, "rounds": ROUNDS, **origin}, indent=2) + "\n")
     return int(next(iter(rows.values()))["ours_of_torch"] > 1.0)
 

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from tilewright import route_torch
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.runtime.driver import gpu_problem
 
 CACHED = 512
@@ -185,10 +185,7 @@ def main() -> int:
                 )
     if given.out is not None:
         device = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-        origin = {
-            "device": device, "peer": f"torch {torch.__version__}", "commit": commit(), "command": command(),
-            "date": now(),
-        }  # fmt: skip
+        origin = {"device": device, "peer": f"torch {torch.__version__}", **this_run()}
         given.out.write_text(json.dumps({"rows": rows, **origin}, indent=2) + "\n")
     return 0
 

@@ -25,6 +25,7 @@ from tilewright.device.catalog import H200, device
 from tilewright.device.links import NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
 from tilewright.distributed.plans import chosen, plan_us
+from tilewright.report.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 BEGIN, END = "<!-- overlap: begin -->\n", "<!-- overlap: end -->\n"
@@ -46,41 +47,36 @@ def record(path: Path) -> dict[str, Any]:
 
 def measured_ways() -> list[str]:
     """The chosen plan beside the product alone, and beside NCCL and cuBLAS in turn; and whence the figures are."""
-    lines = [
-        "| M x N x K | | alone | in turn: eager | graph | chosen: eager | graph | over alone | of in turn: eager "
-        "| graph | plan | fastest plan, graph |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    found = record(RECORD)
+    columns = ("M x N x K", "", "alone", "in turn: eager", "graph", "chosen: eager", "graph", "over alone")
+    columns += ("of in turn: eager", "graph", "plan", "fastest plan, graph")
+    found, cells = record(RECORD), []
     for one in found["times"]:
         eager, graph = one["eager"], one["graph"]
         alone = min(graph["alone"], graph["torch.mm alone"])
         plans = {name: us for name, us in graph.items() if name.startswith(one["kind"])}
         fastest = min(plans, key=lambda name: plans[name])
-        told = (
+        cells.append((
             " x ".join(map(str, one["shape"])), one["kind"], f"{alone:.0f}",
             f"{eager['in turn']:.0f}", f"{graph['in turn']:.0f}", f"{eager['chosen']:.0f}", f"{graph['chosen']:.0f}",
             f"{graph['chosen'] / alone:.2f}", f"{eager['chosen'] / eager['in turn']:.2f}",
             f"{graph['chosen'] / graph['in turn']:.2f}", one["plan"], f"{fastest}: {plans[fastest]:.0f}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(told)} |")
-    return [*lines, "", _whence(found["origin"])]
+        ))  # fmt: skip
+    return [*table(columns, cells), "", _whence(found["origin"])]
 
 
 def drawn_summary() -> list[str]:
     """The chosen plan over NCCL and cuBLAS in turn, of problems that were drawn."""
-    found = record(DRAWN)
-    lines = ["| drawn problems, chosen of in turn | geometric mean | slowest | slower |", "|---|---|---|---|"]
+    found, cells = record(DRAWN), []
     for kind, issue in (("gather", "eager"), ("gather", "graph"), ("scatter", "eager"), ("scatter", "graph")):
         some = [one for one in found["times"] if one["kind"] == kind]
         ratios = {tuple(one["shape"]): one[issue]["chosen"] / one[issue]["in turn"] for one in some}
         worst = max(ratios, key=lambda shape: ratios[shape])
         slower = sum(ratio > 1 for ratio in ratios.values())
-        lines.append(
-            f"| {kind}, {issue} | {geometric_mean(ratios.values()):.2f} "
-            f"| {ratios[worst]:.2f} ({' x '.join(map(str, worst))}) | {slower} of {len(ratios)} |"
-        )
-    return [*lines, "", _whence(found["origin"])]
+        slowest = f"{ratios[worst]:.2f} ({' x '.join(map(str, worst))})"
+        mean = f"{geometric_mean(ratios.values()):.2f}"
+        cells.append((f"{kind}, {issue}", mean, slowest, f"{slower} of {len(ratios)}"))
+    columns = ("drawn problems, chosen of in turn", "geometric mean", "slowest", "slower")
+    return [*table(columns, cells), "", _whence(found["origin"])]
 
 
 def _whence(origin: dict[str, Any]) -> str:
@@ -102,18 +98,16 @@ def against_measurements() -> list[str]:
     """Predictions beside the record, whose figures are of calls in CUDA graphs."""
     found = record(RECORD)
     costs = Costs(device(found["origin"]["gpu"]))
-    lines = [
-        "| M x N x K | | alone: measured | predicted | in turn: measured | predicted | chosen: measured | predicted |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    cells = []
     for one in found["times"]:
         gathers, graph = one["kind"] == "gather", one["graph"]
         work = work_of(tuple(one["shape"]), gathers, found["origin"]["ranks"])
         predicted = alone_us(work, costs), in_turn_us(gathers, work, costs), predicted_us(gathers, work, costs)
         measured = min(graph["alone"], graph["torch.mm alone"]), graph["in turn"], graph["chosen"]
-        pairs = [f"{there:.0f} | {here:.0f}" for there, here in zip(measured, predicted, strict=True)]
-        lines.append(f"| {' x '.join(map(str, one['shape']))} | {one['kind']} | {' | '.join(pairs)} |")
-    return lines
+        pairs = [f"{us:.0f}" for pair in zip(measured, predicted, strict=True) for us in pair]
+        cells.append((" x ".join(map(str, one["shape"])), one["kind"], *pairs))
+    columns = ("M x N x K", "", "alone: measured", "predicted", "in turn: measured", "predicted", "chosen: measured")
+    return table((*columns, "predicted"), cells)
 
 
 def predicted_us(gathers: bool, work: Work, costs: Costs) -> float:
@@ -123,8 +117,7 @@ def predicted_us(gathers: bool, work: Work, costs: Costs) -> float:
 def by_ranks(link: Link) -> list[str]:
     costs = Costs(H200, link)
     counts = (2, 4, 8)
-    head = [f"{count} GPUs" for count in counts]
-    lines = [f"| M x N x K, {link.name} | | {' | '.join(head)} |", "|---|---" + "|---" * len(counts) + "|"]
+    lines = []
     for shape in SHAPES:
         for gathers in (True, False):
             cells = []
@@ -134,8 +127,8 @@ def by_ranks(link: Link) -> list[str]:
                 overlapped, turn = plan_us(plan, work, costs) / alone, in_turn_us(gathers, work, costs) / alone
                 cells.append(f"{turn:.2f} → {overlapped:.2f} ({plan})")
             kind = "gather" if gathers else "scatter"
-            lines.append(f"| {' x '.join(map(str, shape))} | {kind} | {' | '.join(cells)} |")
-    return lines
+            lines.append((" x ".join(map(str, shape)), kind, *cells))
+    return table((f"M x N x K, {link.name}", "", *(f"{count} GPUs" for count in counts)), lines)
 
 
 def tables() -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.distributed.plans import ARRIVING, GATHERS, SCATTERS, SHARED
 
 ROUNDS, REPETITIONS = 5, 10
@@ -201,7 +201,7 @@ def measure(problems: Sequence[tuple[str, Shape]], out: str, *, every: bool, gra
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     origin = {
         "gpu": torch.cuda.get_device_name(), "driver": open_gpu(rank).driver_version, "ranks": ranks,
-        "torch": torch.__version__, "commit": commit(), "command": command(), "date": now(),
+        "torch": torch.__version__, **this_run(),
     }  # fmt: skip
     times, failed = list[dict[str, Any]](), torch.zeros(1, device="cuda")
     for kind, shape in problems:

@@ -18,7 +18,7 @@ from typing import Any
 from tilewright.bench.clocks import ClockLog
 from tilewright.bench.ladder import launcher
 from tilewright.bench.protocol import RotatedOperands, measure
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS, find_rung
@@ -105,9 +105,7 @@ def main() -> None:
         "device": gpu.name,
         "driver": gpu.driver_version,
         "compiler": compiler_version(),
-        "commit": commit(),
-        "command": command(),
-        "date": now(),
+        **this_run(),
     }
     sizes: dict[str, Any] = {}
     for size in given.sizes:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.errors import LoweringError, ScheduleError, TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.problem import Gemm, Operands, Order, make_operands
@@ -156,7 +156,7 @@ def main() -> int:
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds), TOOLS))
     record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}
-    record |= {"time": now(), "commit": commit(), "command": command()}
+    record |= this_run()
     print(json.dumps(record, indent=1))
     if told.out is not None:
         keep(told.out, record)

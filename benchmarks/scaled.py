@@ -20,20 +20,17 @@ else as many as fit), sub32 (columns of an epilogue subtile; sub0: per-thread st
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from recording import Budget, Row, origin_of, recorded, runs_in, where
 from stretches import stretches_of
 
 from tilewright import extras, scaled_matmul
-from tilewright.bench.records import command, commit, now
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import ProblemError, TilewrightError
 from tilewright.frontend.libraries import library_of
@@ -44,9 +41,10 @@ from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.planning.estimates import estimates
 from tilewright.problem.gemm import Gemm
-from tilewright.report.markdown import with_part
+from tilewright.report.markdown import table, with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 from tilewright.winners.plan_config import PlanConfig
 
@@ -145,7 +143,7 @@ class Bench:
         for kind in kinds:
             fast, blocks = kind.endswith("fast"), kind.startswith("1x")
             scales = self.scales(kind, m, n, k)
-            calls = {OURS: _in_turn(self._ours(scales, fast), pairs), PEER: _in_turn(self._theirs(scales, fast), pairs)}
+            calls = {OURS: over(self._ours(scales, fast), pairs), PEER: over(self._theirs(scales, fast), pairs)}
             row: dict[str, Any] = {"problem": shape, "scales": kind}
             try:
                 row["apart"] = self._apart(pairs[0], scales, fast)
@@ -155,7 +153,7 @@ class Bench:
                 row["refused"] = str(refused).splitlines()[0][:80]
                 del calls[PEER]
             if blocks:
-                calls[TENSORWISE] = _in_turn(self._theirs(whole, fast=False), pairs)
+                calls[TENSORWISE] = over(self._theirs(whole, fast=False), pairs)
             times = interleaved(self.timer, calls, copies=len(pairs))
             own = times[OURS].median_us
             row |= {"us": round(own, 2), "tflops": round(2 * m * n * k / own / 1e6)}
@@ -185,7 +183,7 @@ class Bench:
             ours = self._ours(scales, fast)
             expected = ours(*pairs[0])
             peer = self._theirs(whole if kind.startswith("1x") else scales, fast and not kind.startswith("1x"))
-            calls = {PEER: _in_turn(peer, pairs), OURS: _in_turn(ours, pairs)}
+            calls = {PEER: over(peer, pairs), OURS: over(ours, pairs)}
             refused: dict[str, str] = {}
             worst = 0.0
             for name, config in self._named(pairs[0], scales, fast, names, estimated, refused):
@@ -195,7 +193,7 @@ class Bench:
                     refused[name] = failure.headline[:100]
                     continue
                 worst = max(worst, _distance(multiply(*pairs[0]), expected))
-                calls[name] = _in_turn(multiply, pairs)
+                calls[name] = over(multiply, pairs)
             times = interleaved(self.timer, calls, copies=len(pairs))
             shares = {name: round(times[name].share_of(times[PEER]), 3) for name in calls if name != PEER}
             best = dict(sorted(shares.items(), key=lambda one: -one[1]))
@@ -272,74 +270,55 @@ def _distance(one: Any, other: Any) -> float:
     return float((one.double() - other.double()).norm() / other.double().norm())
 
 
-def _in_turn(multiply: Callable[[Any, Any], Any], pairs: list[Any]) -> Callable[[], object]:
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
-
-
 def section(records: Sequence[Path]) -> str:
     """The shares of each problem and kind of scales, a table for each record."""
     return "\n\n".join(_table(one) for one in records)
 
 
 def _table(records: Path) -> str:
-    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
-    lines = [
-        "| M x N x K | scales | TFLOP/s, burst | of the same by PyTorch | of its promoted product of tensors "
-        "| TFLOP/s, sustained | of the same |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
+    ((origin, rows),) = runs_in(records)
+    columns = ("M x N x K", "scales", "TFLOP/s, burst:", "of the same by PyTorch:")
+    columns += ("of its promoted product of tensors:", "TFLOP/s, sustained:", "of the same:")
+    cells = []
     for row in rows:
         same, other = row.get("of_peer", ""), row.get("of_tensorwise", "")
-        held = row.get("sustained_of_peer", row.get("sustained_of_tensorwise", ""))
-        cells = [row["problem"].replace("x", " x "), row["scales"], row["tflops"], same, other]
-        lines.append(f"| {' | '.join(str(cell) for cell in [*cells, row.get('sustained_tflops', ''), held])} |")
-    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
-    return "\n".join([*lines, "", where])
+        held = row.get("sustained_tflops", ""), row.get("sustained_of_peer", row.get("sustained_of_tensorwise", ""))
+        cells.append((row["problem"].replace("x", " x "), row["scales"], row["tflops"], same, other, *held))
+    return "\n".join([*table(columns, cells), "", where(origin)])
 
 
 def drawn_section(records: Path) -> str:
     """Shares of drawn problems, a row for each kind of scales and sums; of a sweep, its problems, each with the
     microseconds of the peer, of what was chosen then and of the best that was measured."""
-    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
+    ((origin, rows),) = runs_in(records)
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(" ".join(row["p"].split()[3:]), []).append(row)
-    lines = [
-        "| scales, sums | problems | of the same by PyTorch, geometric mean | below 0.95 | least | the best measured |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    columns = ("scales, sums", "problems:", "of the same by PyTorch, geometric mean:", "below 0.95:", "least:")
+    cells = []
     for kind, found in sorted(kinds.items()):
         chosen, best = ([row["cublas"] / row[which] for row in found] for which in ("choice", "best"))
         below = sum(share < SLOW for share in chosen) / len(chosen)
         mean = statistics.geometric_mean
-        lines.append(
-            f"| {kind} | {len(found)} | {mean(chosen):.3f} | {below:.1%} | {min(chosen):.3f} | {mean(best):.3f} |"
-        )
-    return "\n".join([*lines, "", f"Recorded on {origin['device']}, {origin['date'][:10]}: `{origin['command']}`."])
+        figures = f"{mean(chosen):.3f}", f"{below:.1%}", f"{min(chosen):.3f}", f"{mean(best):.3f}"
+        cells.append((kind, len(found), *figures))
+    return "\n".join([*table((*columns, "the best measured:"), cells), "", where(origin)])
 
 
 def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch._scaled_mm")
     gpu = open_gpu(torch.cuda.current_device())
-    origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
-    lines, bench, began, worst = [json.dumps(origin)], Bench(torch), time.monotonic(), 0.0
-    for shape in asked.shapes:
-        if time.monotonic() - began > asked.seconds:
-            print(f"{shape}: left out", file=sys.stderr)
-            continue
-        compare = asked.candidates is not None
-        rows = (
-            bench.compared(shape, asked.kinds, asked.candidates or CANDIDATES, asked.estimated)
-            if compare
-            else bench.rows(shape, asked.kinds, sustained=shape in asked.sustained)
-        )
-        for row in rows:
-            worst = max(worst, row.get("apart", 0.0))
-            lines.append(json.dumps(row))
-            print(lines[-1], flush=True)
-            asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return int(worst > MOST_DISTANCE)
+    bench, budget = Bench(torch), Budget(asked.seconds)
+
+    def rows() -> Iterator[Row]:
+        for shape in filter(budget.allows, asked.shapes):
+            if asked.candidates is None:
+                yield from bench.rows(shape, asked.kinds, sustained=shape in asked.sustained)
+            else:
+                yield from bench.compared(shape, asked.kinds, asked.candidates or CANDIDATES, asked.estimated)
+
+    found = recorded(origin_of(torch, gpu.name), rows(), asked.out)
+    return int(max((row.get("apart", 0.0) for row in found), default=0.0) > MOST_DISTANCE)
 
 
 def _with_sections(text: str, asked: argparse.Namespace) -> str:

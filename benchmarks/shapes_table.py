@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError
-from tilewright.report.markdown import with_part
+from tilewright.report.markdown import table, with_part
 
 RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
 COMMANDS = "Each row's command, commit and time are in its record."
@@ -39,12 +39,11 @@ def latest(path: Path) -> dict[Key, dict[str, Any]]:
     return found
 
 
-def table(records: dict[Key, dict[str, Any]]) -> str:
+def section(records: dict[Key, dict[str, Any]]) -> str:
     """A row for each dtype, shape and rung, cuBLAS's figure beside it."""
-    lines = [
-        "| dtype | M x N x K | rung | TFLOP/s, burst | of cuBLAS | TFLOP/s, sustained | of cuBLAS | clock, power |",
-        "|---|---|---|---:|---:|---:|---:|---|",
-    ]
+    columns = ("dtype", "M x N x K", "rung", "TFLOP/s, burst:", "of cuBLAS:")
+    columns += ("TFLOP/s, sustained:", "of cuBLAS:", "clock, power")
+    lines = []
     for (dtype, orders, shape, candidate), record in records.items():
         if candidate == "cuBLAS":
             continue
@@ -57,10 +56,10 @@ def table(records: dict[Key, dict[str, Any]]) -> str:
         ]
         cells += _figures(sustained) if sustained else ["", ""]
         state = f"{sustained['clock_mhz']:.0f} MHz, {sustained['power_w']:.0f} W" if sustained else ""
-        lines.append(f"| {' | '.join([*cells, state])} |")
+        lines.append([*cells, state])
     machines = sorted({f"{record['device']}, {record['peer']}" for record in records.values()})
     days = sorted({record["date"][:10] for record in records.values()})
-    return "\n".join([*lines, "", f"Recorded on {'; '.join(machines)}; {', '.join(days)}. {COMMANDS}"])
+    return "\n".join([*table(columns, lines), "", f"Recorded on {'; '.join(machines)}; {', '.join(days)}. {COMMANDS}"])
 
 
 def _figures(found: dict[str, float]) -> list[str]:
@@ -78,7 +77,7 @@ def main() -> None:
         kept_up_to_date(
             given.write,
             given.check,
-            lambda text: with_part(text, MARKER, table(latest(given.records)), what="the records of shapes"),
+            lambda text: with_part(text, MARKER, section(latest(given.records)), what="the records of shapes"),
             "python benchmarks/shapes_table.py",
         )
     except TilewrightError as wrong:

@@ -28,12 +28,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from tilewright import extras
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.codegen import print_cuda
 from tilewright.dtypes import F32
 from tilewright.errors import TilewrightError
@@ -43,7 +42,7 @@ from tilewright.ir.work import SplitK
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles, stored_per_thread
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.reduction import Reduction
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.launch import load
@@ -51,6 +50,7 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
 from tilewright.suite.gpu import TorchTimer, kernel_names
 from tilewright.suite.operands import checked, operands_of
+from tilewright.suite.peers import over, with_results
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import Build, arguments, build, grid_of
 from tilewright.units import ceil_div, round_up
@@ -183,7 +183,7 @@ class Candidate:
 def problem(text: str) -> Gemm:
     shape, orders, dtype = text.split(":")
     m, n, k = (int(part) for part in shape.split("x"))
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b, **format_options(dtype))  # type: ignore[arg-type]
 
 
@@ -253,6 +253,7 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
     pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
     a, b = pairs[0]
     results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
+    sets = with_results(pairs, results)
     calls: dict[str, Callable[[], object]] = {}
     failed = {one.tile.text: one.refused for one in candidates if one.refused}
     for one in candidates:
@@ -267,14 +268,8 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
         except (TilewrightError, RuntimeError) as failure:
             failed[one.tile.text] = str(failure).partition("\n")[0]
             continue
-        calls[one.tile.text] = _rotated(launch, pairs, results)
-    turn = cycle(zip(pairs, results, strict=True))
-
-    def peer() -> None:
-        (x, y), c = next(turn)
-        torch.mm(x, y, out=c)
-
-    calls["cuBLAS"] = peer
+        calls[one.tile.text] = over(launch, sets)
+    calls["cuBLAS"] = peer = over(lambda x, y, c: torch.mm(x, y, out=c), sets)
     times = interleaved(TorchTimer(torch), calls, copies=len(pairs))
     cublas = times["cuBLAS"]
     rows = [
@@ -291,16 +286,6 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
     rows.sort(key=lambda row: float(row["us"]))  # type: ignore[arg-type]
     beside = {"cublas_us": round(cublas.median_us, 3), "cublas": kernel_names(torch, peer)}
     return {**beside, "tiles": rows, "failed": failed}
-
-
-def _rotated(launch: Callable[[Any, Any, Any], None], pairs: list[Any], results: list[Any]) -> Callable[[], None]:
-    turn = cycle(zip(pairs, results, strict=True))
-
-    def call() -> None:
-        (a, b), c = next(turn)
-        launch(a, b, c)
-
-    return call
 
 
 def main() -> int:
@@ -332,8 +317,7 @@ def main() -> int:
                     print(f"{text} {one.tile.text}: {said}", flush=True)
                 continue
             found = measured(torch, gpu, gemm, candidates)
-            origin = {"device": gpu.name, "driver": gpu.driver_version, "commit": commit(), "command": command()}
-            record = {"problem": text, **found, **origin, "date": now()}
+            record = {"problem": text, **found, "device": gpu.name, "driver": gpu.driver_version, **this_run()}
             if asked.out:
                 with asked.out.open("a") as file:
                     file.write(json.dumps(record) + "\n")

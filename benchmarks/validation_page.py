@@ -16,6 +16,7 @@ from validation import (
 )
 
 from tilewright.model.prediction import HIGH, LOW
+from tilewright.report.markdown import table
 
 _HEAD = f"""# Predicted against measured
 
@@ -34,18 +35,18 @@ CRC-32 of a rung's name says which half its figures are in, on every GPU and at 
 """
 
 
+_TOTALS = ("figures", "rows:", "mean error:", "bias:", "within 20 %:", "in the interval:")
+_GROUPS = ("ladder", "GPU", "source", "rows:", "mean error:", "bias:", "within 20 %:", "Spearman:", "pairs in order:")
+_SUSTAINED = ("rung", "M x N x K", "formats", "MHz:", "predicted MHz:", "us:", "predicted us:", "error:", "no limit:")
+
+
 def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
     """The whole page."""
     counted = [case for case in cases if not case.measured.is_original]
     originals = [case for case in cases if case.measured.is_original]
     unclocked = [case.unclocked for case in counted if case.measured.source != BURSTS]
     published = [case for case in counted if case.measured.source not in (OURS, BURSTS)]
-    lines = [
-        _HEAD,
-        "## In all",
-        "",
-        "| figures | rows | mean error | bias | within 20 % | in the interval |",
-        "|---|---:|---:|---:|---:|---:|",
+    totals = [
         _total("of the rungs, and published where the rungs were not measured", counted),
         _total("- chosen", [case for case in counted if not case.measured.held_out]),
         _total("- held out", [case for case in counted if case.measured.held_out]),
@@ -59,6 +60,12 @@ def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
         _total("of the originals' own sources on the H200", originals),
         _total("- chosen", [case for case in originals if not case.measured.held_out]),
         _total("- held out", [case for case in originals if case.measured.held_out]),
+    ]
+    lines = [
+        _HEAD,
+        "## In all",
+        "",
+        *table(_TOTALS, totals),
         "",
         "The last three lines are no error of the model alone. Those kernels are other programs than the rungs: on the",
         "same H200 the rungs that were written after them run up to 1.9 times as fast (`worklog/12`), because their",
@@ -69,29 +76,20 @@ def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
         "Spearman: correlation of the ranks of rungs at one size. Pairs in order: of rungs at one size and in the same",
         f"formats whose measured speeds differ by more than {TOLD_APART:.0%}, those predicted in the right order.",
         "",
-        "| ladder | GPU | source | rows | mean error | bias | within 20 % | Spearman | pairs in order |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    groups = by_ladder_and_gpu(cases)
+    groups, of_groups = by_ladder_and_gpu(cases), []
     for (ladder, gpu, source), some in groups.items():
         found = accuracy(some)
-        cells = f"{found.rows} | {found.mean_error:.1%} | {found.bias:+.1%} | {found.within_20:.0%}"
+        errors = f"{found.mean_error:.1%}", f"{found.bias:+.1%}", f"{found.within_20:.0%}"
         spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
         in_order = "-" if found.in_order is None else f"{found.in_order:.0%}"
-        cells = f"{cells} | {spearman} | {in_order}"
-        lines.append(f"| {ladder} | {gpu} | {source} | {cells} |")
-    lines += _sustained(sustained)
+        of_groups.append((ladder, gpu, source, found.rows, *errors, spearman, in_order))
+    lines += [*table(_GROUPS, of_groups), *_sustained(sustained)]
     lines += ["", "## Every row", ""]
     for (ladder, gpu, source), some in groups.items():
         word = "measured" if source in (OURS, BURSTS) else "published"
-        lines += [
-            f"### {ladder}, {gpu}, {source}",
-            "",
-            f"| rung | half | M x N x K | formats | MHz | {word} | predicted | error | binds |",
-            "|---|---|---|---|---:|---:|---:|---:|---|",
-            *(_row(case) for case in some),
-            "",
-        ]
+        columns = ("rung", "half", "M x N x K", "formats", "MHz:", f"{word}:", "predicted:", "error:", "binds")
+        lines += [f"### {ladder}, {gpu}, {source}", "", *table(columns, [_row(case) for case in some]), ""]
     return "\n".join(lines)
 
 
@@ -100,9 +98,9 @@ def _sustained(some: Sequence[Sustained]) -> list[str]:
     rows = []
     for one in some:
         of, predicted = one.case.measured, one.case.predicted
-        clocks = f"{one.clock_mhz:.0f} | {predicted.sustained_hz / 1e6:.0f}"
-        times = f"{one.us:.5g} | {predicted.sustained_s * 1e6:.5g} | {one.error:+.1%} | {one.burst_error:+.1%}"
-        rows.append(f"| {of.rung} | {of.m} x {of.n} x {of.k} | {of.dtype} | {clocks} | {times} |")
+        clocks = f"{one.clock_mhz:.0f}", f"{predicted.sustained_hz / 1e6:.0f}"
+        times = f"{one.us:.5g}", f"{predicted.sustained_s * 1e6:.5g}", f"{one.error:+.1%}", f"{one.burst_error:+.1%}"
+        rows.append((of.rung, f"{of.m} x {of.n} x {of.k}", of.dtype, *clocks, *times))
     return [
         "",
         "## Sustained",
@@ -113,9 +111,7 @@ def _sustained(some: Sequence[Sustained]) -> list[str]:
         f"{_mean(one.burst_error for one in some)}; of the {len(others)} of kernels whose power was not fitted",
         f"{_mean(one.error for one in others)} and {_mean(one.burst_error for one in others)}.",
         "",
-        "| rung | M x N x K | formats | MHz | predicted MHz | us | predicted us | error | no limit |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
-        *rows,
+        *table(_SUSTAINED, rows),
     ]
 
 
@@ -124,16 +120,16 @@ def _mean(errors: Iterable[float]) -> str:
     return f"{sum(sizes) / len(sizes):.1%}"
 
 
-def _total(what: str, some: Sequence[Case]) -> str:
+def _total(what: str, some: Sequence[Case]) -> tuple[str, ...]:
     found: Accuracy = accuracy(some)
-    shares = f"{found.within_20:.0%} | {found.within_interval:.0%}"
-    return f"| {what} | {found.rows} | {found.mean_error:.1%} | {found.bias:+.1%} | {shares} |"
+    shares = f"{found.within_20:.0%}", f"{found.within_interval:.0%}"
+    return what, str(found.rows), f"{found.mean_error:.1%}", f"{found.bias:+.1%}", *shares
 
 
-def _row(case: Case) -> str:
+def _row(case: Case) -> tuple[str, ...]:
     one, predicted = case.measured, case.predicted
     size = f"{one.m} x {one.n} x {one.k}"
-    figures = f"{one.tflops:.4g} | {predicted.tflops:.4g} | {case.error:+.1%}"
+    figures = f"{one.tflops:.4g}", f"{predicted.tflops:.4g}", f"{case.error:+.1%}"
     clock = f"{predicted.clock_hz / 1e6:.0f}"
     half = "held out" if one.held_out else "chosen"
-    return f"| {one.rung} | {half} | {size} | {one.dtype} | {clock} | {figures} | {predicted.binding.name} |"
+    return one.rung, half, size, one.dtype, clock, *figures, predicted.binding.name

@@ -20,9 +20,9 @@ from tilewright.winners.database import Database
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    for content in ("one", b"two"):
+    for content in ("one", b"two", lambda file: file.write(b"three")):
         replace_file(tmp_path / "file", content)
-    assert (tmp_path / "file").read_bytes() == b"two"
+    assert (tmp_path / "file").read_bytes() == b"three"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

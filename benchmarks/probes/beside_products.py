@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifacts import Cubin, CudaSource, Parameter
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.codegen.matrix_prelude import load_matrices_name, multiply_name
 from tilewright.codegen.prelude import prelude_text
 from tilewright.dtypes import F32, I32
@@ -249,7 +249,7 @@ def main() -> None:
         print(
             f"{row['instruction']:22} {row['per_product']:5.3f} {row['beside']:5} {row['clocks']:7.3f} clocks a product"
         )
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now(), "rows": found}
+    record = {"device": gpu.name, **this_run(), "rows": found}
     given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ffma_loop import SUMS, WARPS_A_SCHEDULER
 
 from tilewright.artifacts import Cubin, CudaSource
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import load
 from tilewright.runtime.memory import DeviceArray
@@ -62,7 +62,7 @@ def main() -> None:
     rows = [{"ffmas": length, "clocks_a_ffma": by_warps} for length, by_warps in found.items()]
     for row in rows:
         print(row, flush=True)
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now()}
+    record = {"device": gpu.name, **this_run()}
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     given.out.write_text(json.dumps(record)[:-1] + ',"rows":[\n' + lines + "\n]}\n", encoding="utf-8")
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifacts import Cubin, CudaSource, Parameter
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.dtypes import F32, I32
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import load
@@ -160,7 +160,7 @@ def main() -> None:
             if blocks >= sharers and (origin == "dram" or _stays(blocks // sharers * tile["tile_bytes"]))
         }
         found["loads"].append({**case, "clocks_by_blocks": clocks})
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now()}
+    record = {"device": gpu.name, **this_run()}
     lines = [",\n".join(json.dumps(row, separators=(",", ":")) for row in found[name]) for name in found]
     text = f'{json.dumps(record)[:-1]},"loads":[\n{lines[0]}\n],"stores":[\n{lines[1]}\n]}}\n'
     given.out.write_text(text, encoding="utf-8")

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifacts import CudaSource, Parameter
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.codegen.matrix_prelude import multiply_name
 from tilewright.codegen.prelude import prelude_text
 from tilewright.dtypes import BF16, F16, F32, I32
@@ -204,7 +204,7 @@ def main() -> None:
         if given.rung and instruction.product in (F16, BF16) and instruction.accumulate is F32:
             shares.append(share(gpu, given.rung, instruction, *found[0]))
             print(shares[-1], flush=True)
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now(), "rates": rows}
+    record = {"device": gpu.name, **this_run(), "rates": rows}
     given.out.write_text(json.dumps({**record, "shares": shares}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from ffma_loop import SUMS, WARPS_A_SCHEDULER
 
 from tilewright.artifacts import Cubin, CudaSource
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.ladders import find_rung
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import load
@@ -186,7 +186,7 @@ def main() -> None:
         if len(pattern) == FFMAS:
             measured(name, pattern, replayed=True)
             measured(name, unkept(pattern), replayed=True, without_reuse=True)
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now(), "rows": rows}
+    record = {"device": gpu.name, **this_run(), "rows": rows}
     given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

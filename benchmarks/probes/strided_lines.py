@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.artifacts import CudaSource, Parameter
-from tilewright.bench.records import command, commit, now
+from tilewright.bench.records import this_run
 from tilewright.dtypes import F32, I32
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.launch import load
@@ -66,7 +66,7 @@ def main() -> None:
             kernel.launch(gpu.stream, (1, 1, 1), (WARPS * 32, 1, 1), arguments)
         gpu.synchronize()
         found[apart] = round(int(told.download()[0]) / (ROUNDS * IN_A_LINE * WARPS), 2)
-    record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now()}
+    record = {"device": gpu.name, **this_run()}
     given.out.write_text(json.dumps(record | {"clocks_by_elements_apart": found}) + "\n", encoding="utf-8")
     print(found)
 

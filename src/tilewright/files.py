@@ -7,8 +7,9 @@ import math
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tilewright.errors import TilewrightError
 
@@ -77,17 +78,33 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Write beside the place and rename. content: text is written as UTF-8. Raises OSError where it cannot be.
+Content = str | bytes | Callable[[BinaryIO], object]
+"""Of a file: text, which is written as UTF-8, bytes, or what writes them."""
+
+
+def replace_file(path: Path, content: Content) -> None:
+    """Write beside the place and rename. Raises OSError where it cannot be.
 
     The temporary name is random and must be new: a link that somebody has put there is not followed.
     """
     unfinished = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}.tmp")
     with unfinished.open("xb") as file:
         try:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.close()
             os.replace(unfinished, path)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+
+
+def write_whole(path: Path, content: Content) -> None:
+    """`replace_file`, of a file that a user has named. Raises TilewrightError where it cannot be written."""
+    try:
+        replace_file(path, content)
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        raise TilewrightError(f"Cannot write {str(path)!r}: {reason}.", hint="name a file elsewhere.") from None

@@ -9,7 +9,7 @@ from command_runs import Cli
 from suite_fakes import FakeBench
 
 from tilewright.bench import records
-from tilewright.cli.bench import default_record
+from tilewright.cli.bench_drawn import default_place
 from tilewright.suite.problems import Problem
 
 ONE = ("bench", "--size", "64x32x16", "--dtype", "bf16", "--order", "nn")
@@ -89,5 +89,5 @@ def test_the_page_is_written_and_checked(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_records_are_named_after_the_gpu() -> None:
-    assert default_record("NVIDIA H200").name == "library_h200.jsonl"
-    assert default_record("NVIDIA GeForce RTX 4090").name == "library_rtx_4090.jsonl"
+    assert default_place("library", "NVIDIA H200").name == "library_h200.jsonl"
+    assert default_place("library", "NVIDIA GeForce RTX 4090").name == "library_rtx_4090.jsonl"

@@ -28,7 +28,7 @@ def test_a_shape_alone_gets_the_kernel_that_suits_it(cli: Cli, tmp_path: Path) -
     [
         ((), 2, "name a RUNG, or give --size MxNxK"),
         (("worklog/66",), 1, "There is no rung 'worklog/66'."),
-        (("worklog/6", "--order", "XX"), 1, "There is no order 'XX'."),
+        (("worklog/6", "--order", "XX"), 1, "There is no order of A and B 'XX'."),
         (("worklog/6", "--activation", "tan"), 1, "There is no activation 'tan'."),
         (("worklog/6", "--bias", "k"), 1, "There is no bias 'k'."),
         (("worklog/6", "--arch", "sm_1"), 1, "There is no architecture 'sm_1'."),

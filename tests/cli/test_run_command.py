@@ -149,9 +149,9 @@ def test_a_pipe_is_refused_at_once(cli: Cli, multiply: Multiply) -> None:
         (("--beta", "1"), "beta is 1, and there is no C for it to multiply.\n  Hint: give one: --c C0.npy.\n"),
         (("--beta", "1", "--c", "none.npy"), "There is no file 'none.npy' to read C from.\n"),
         (("--on", "gpu"), "No NVIDIA driver is installed here.\n"),
-        (("-o", "nowhere/C.npy"), "Cannot write the result to 'nowhere/C.npy': there is no folder 'nowhere'.\n"),
-        (("-o", "."), "Cannot write the result to '.': it is a folder.\n"),
-        (("-o", "/dev/null"), "Cannot write the result to '/dev/null': it is not a plain file.\n"),
+        (("-o", "nowhere/C.npy"), "Cannot write 'nowhere/C.npy': there is no folder 'nowhere'.\n"),
+        (("-o", "."), "Cannot write '.': it is a folder.\n"),
+        (("-o", "/dev/null"), "Cannot write '/dev/null': it is not a plain file.\n"),
     ],
 )
 def test_options_that_cannot_be(multiply: Multiply, options: tuple[str, ...], message: str) -> None:
@@ -187,7 +187,8 @@ def test_a_write_that_fails_leaves_the_old_result(
 
     monkeypatch.setattr("tilewright.cli.npy_files.npy.write_array", full)
     ran = cli("run", "worklog/6", "A.npy", "B.npy", "-o", "C.npy", "--on", "simulator")
-    assert (ran.code, ran.err) == (1, "Cannot write the result to 'C.npy': No space left on device.\n")
+    said = "Cannot write 'C.npy': No space left on device.\n  Hint: name a file elsewhere.\n"
+    assert (ran.code, ran.err) == (1, said)
     assert Path("C.npy").read_bytes() == before
     assert sorted(path.name for path in Path().iterdir()) == ["A.npy", "B.npy", "C.npy"]
 

@@ -103,7 +103,7 @@ def test_in_a_capture_a_new_kind_of_call_is_refused(gpu: State) -> None:
 class Noted:
     """In the place of a plan: where its launches would find their arrays."""
 
-    words = "wgmma"
+    words, scratch_bytes = "wgmma", 0
 
     def __init__(self) -> None:
         self.addresses: list[tuple[int, ...]] = []

@@ -24,6 +24,7 @@ from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.skinny import Skinny, skinny_for
 from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, check, make_operands
+from tilewright.problem.gemm import orders_of
 from tilewright.problem.reference import view
 from tilewright.runtime.sass import disassemble, instruction_mix
 from tilewright.simulator import simulate
@@ -34,7 +35,7 @@ ORDERS = ("NN", "NT", "TN", "TT")
 
 
 def problem(m: int, n: int, k: int, orders: str, dtype: DType = F32, **more: Any) -> Gemm:
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, dtype, a=a, b=b, **{"out": dtype, **more})
 
 

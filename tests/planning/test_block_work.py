@@ -37,7 +37,8 @@ from tilewright.planning.cost import Around, plan_seconds
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Packing
 from tilewright.prediction.counting import work_of as simulated
-from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem import Gemm, check, make_operands
+from tilewright.problem.gemm import orders_of
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.runtime.sass import disassemble
 from tilewright.toolchain import run_on_simulator
@@ -68,7 +69,7 @@ WGMMA = [
 
 
 def problem(name: str, orders: str) -> Gemm:
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(4096, 4096, 4096, a=a, b=b, **FORMATS[name])  # type: ignore[arg-type]
 
 

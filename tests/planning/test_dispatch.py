@@ -22,9 +22,10 @@ from tilewright.planning.dispatch import SAFE, Dispatcher
 from tilewright.planning.kernels import Built, build_of
 from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.stack import Stack
-from tilewright.problem import Gemm, Order
+from tilewright.problem import Gemm
 from tilewright.problem.epilogue import Accumulated, Combined, Epilogue
 from tilewright.problem.functions import Activation, Operation
+from tilewright.problem.gemm import orders_of
 from tilewright.toolchain import Build
 from tilewright.winners.order import order_of
 
@@ -42,7 +43,7 @@ def known(name: str) -> Dispatcher:
 
 
 def problem(m: int, n: int, k: int, dtype: str, orders: str = "NN", **options: object) -> Gemm:
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     return Gemm(m, n, k, a=a, b=b, **FORMATS[dtype], **options)  # type: ignore[arg-type]
 
 

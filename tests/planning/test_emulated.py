@@ -22,8 +22,9 @@ from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Role
 from tilewright.planning.stack import Stack
-from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
+from tilewright.problem import Activation, Epilogue, Gemm, Operands, make_operands
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
+from tilewright.problem.gemm import orders_of
 from tilewright.problem.reference import view
 from tilewright.toolchain import grid_of
 
@@ -72,7 +73,7 @@ def request_of(gemm: Gemm, how: Algorithm | None, **more: Any) -> Request:
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
 def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     for m, n, k in ((65, 40, 130), (1, 9, 3), (33, 130, 65)):
         assert_within_bound(request_of(Gemm(m, n, k, a=a, b=b), how))
 

@@ -31,6 +31,7 @@ from tilewright.planning.stack import Stack
 from tilewright.planning.wgmma_cost import fragment_clocks, promotion_clocks, read_bytes
 from tilewright.problem import Gemm, Order
 from tilewright.problem.emulation import F16X3
+from tilewright.problem.gemm import orders_of
 from tilewright.suite.problems import Problem
 from tilewright.suite.stacks import Batched, request_of
 from tilewright.units import ceil_div
@@ -225,7 +226,7 @@ def test_no_simt_kernel_of_the_whole_space_copies_two_bytes_by_cp_async() -> Non
 @pytest.mark.parametrize("orders", ["NT", "TN", "TT"])
 def test_few_rows_find_the_tile_that_they_fit(orders: str, rows: int) -> None:
     """Whatever the order of A: tiles of A that lies in columns are 16 rows apart, others 8."""
-    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    a, b = orders_of(orders)
     table = table_of("wgmma", Gemm(rows, 16384, 3072, BF16, a=a, b=b, out=BF16), device("H100 SXM"))
     swapped = set(table.m[table.swap_ab > 0].tolist())
     step = 16 if a is Order.COL else 8

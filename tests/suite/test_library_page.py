@@ -16,7 +16,7 @@ from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, ru
 
 
 def rows(*given: Problem, peers: tuple[str, ...] = PEERS) -> list[records.Record]:
-    return [row.record for row in run(Plan(given, peers), FakeBench()) if row.record is not None]
+    return [row.made for row in run(Plan(given, peers), FakeBench()) if row.made is not None]
 
 
 def test_a_page_without_records_says_so() -> None:

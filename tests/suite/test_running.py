@@ -61,14 +61,14 @@ def test_a_row_with_more_peers_stands_for_one_with_fewer(tmp_path: Path) -> None
 def test_nothing_is_begun_after_the_budget_and_what_is_left_is_told() -> None:
     ticks = count(0, 10)
     rows = list(run(Plan((A, B), budget_s=25), FakeBench(), clock=lambda: next(ticks)))
-    assert [row.record is not None for row in rows] == [True, True, False]
+    assert [row.made is not None for row in rows] == [True, True, False]
     assert (rows[-1].failure, rows[-1].left) == ("the budget is spent", 2)
 
 
 def test_a_wrong_result_is_told_and_the_rest_goes_on() -> None:
     rows = list(run(Plan((A, B), (CUBLAS,)), FakeBench(wrong=[A])))
-    assert rows[0].record is None and "wrong for 64x64x64" in rows[0].failure
-    assert rows[1].record is not None
+    assert rows[0].made is None and "wrong for 64x64x64" in rows[0].failure
+    assert rows[1].made is not None
 
 
 def test_only_torch_compile_is_one_turn() -> None:

@@ -11,7 +11,8 @@ from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
 from tilewright.report.shapes_page import page
 from tilewright.suite.drawing import Drawn, drawn, random_shapes
-from tilewright.suite.sweep import BUDGET_SPENT, Summary, SweepRow, Target, append_origin, classes, read, sweep, worst
+from tilewright.suite.outcomes import BUDGET_SPENT
+from tilewright.suite.sweep import Summary, SweepRow, Target, append_origin, classes, read, sweep, worst
 
 
 class FakeSweep:
@@ -42,7 +43,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
         list(sweep(targets, FakeSweep(stop_at=4), path))
     assert len(list(read(path))) == 3
     rest = list(sweep(targets, FakeSweep(), path))
-    assert [str(outcome.target.problem) for outcome in rest] == [str(one.problem) for one in targets[3:]]
+    assert [str(outcome.item.problem) for outcome in rest] == [str(one.problem) for one in targets[3:]]
     assert {row.problem for _, row in read(path)} == {str(one.problem) for one in targets}
 
 

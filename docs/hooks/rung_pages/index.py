@@ -9,7 +9,7 @@ from rung_pages.rung import file_name, rung_page
 from tilewright.ladders import LADDERS
 from tilewright.report.collect import Progress
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
-from tilewright.report.markdown import recorded_formats
+from tilewright.report.markdown import recorded_formats, table
 
 INDEX = "README.md"
 
@@ -47,12 +47,12 @@ def _index() -> str:
         "simulator counts, and the speed that was recorded. Written by `make docs`.",
     ]
     for ladder, rungs in LADDERS.items():
-        lines += ["", f"## {ladder}", "", _ABOUT[ladder], "", "| rung | what is new | TFLOP/s |", "|---|---|---:|"]
-        for rung in rungs:
-            figure = recorded_figure(rung, TIMED_SIZE, recorded_formats(rung)[0])
-            speed = "" if figure is None else f"{figure.tflops:.2f}"
-            lines.append(f"| [{rung.title}]({ladder}/{file_name(rung)}) | {rung.idea} | {speed} |")
         figures = [recorded_figure(rung, TIMED_SIZE, recorded_formats(rung)[0]) for rung in rungs]
+        cells = [
+            (f"[{rung.title}]({ladder}/{file_name(rung)})", rung.idea, "" if figure is None else f"{figure.tflops:.2f}")
+            for rung, figure in zip(rungs, figures, strict=True)
+        ]
+        lines += ["", f"## {ladder}", "", _ABOUT[ladder], "", *table(("rung", "what is new", "TFLOP/s:"), cells)]
         where = {f"Measured on {f.device} at {' x '.join(map(str, f.size))}." for f in figures if f is not None}
         lines += ["", *sorted(where)] if where else []
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from tilewright.problem.formats import format_name
 from tilewright.report.collect import whats_new
 from tilewright.report.explain import owner, sentence
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
-from tilewright.report.markdown import recorded_formats
+from tilewright.report.markdown import recorded_formats, table
 from tilewright.units import format_bytes
 
 
@@ -84,34 +84,34 @@ def _cuda(told: Told) -> list[str]:
     ]
 
 
+_MEMORY = ("memory", "requests:", "take:", "a request:", "fewest:", "bytes used:", "bank conflicts:")
+
+
 def _counts(told: Told) -> list[str]:
     gemm, counters = told.built.gemm, told.counters
-    lines = [
-        "| memory | requests | take | a request | fewest | bytes used | bank conflicts |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows: list[Sequence[str]] = []
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
         if moved.requests:
-            each = f"{moved.sectors_per_request:.4g} | {moved.fewest_sectors_per_request:.4g}"
-            lines.append(
-                f"| {name} | {moved.requests:,} | {moved.sectors:,} sectors | {each} | {moved.used_share:.0%} | |"
+            each = f"{moved.sectors_per_request:.4g}", f"{moved.fewest_sectors_per_request:.4g}"
+            rows.append(
+                (name, f"{moved.requests:,}", f"{moved.sectors:,} sectors", *each, f"{moved.used_share:.0%}", "")
             )
     for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
         if kept.requests:
-            each = f"{kept.wavefronts_per_request:.4g} | {kept.ideal_wavefronts_per_request:.4g}"
+            each = f"{kept.wavefronts_per_request:.4g}", f"{kept.ideal_wavefronts_per_request:.4g}"
             lost = f"{kept.excess_wavefronts:,}"
-            lines.append(f"| {name} | {kept.requests:,} | {kept.wavefronts:,} wavefronts | {each} | | {lost} |")
+            rows.append((name, f"{kept.requests:,}", f"{kept.wavefronts:,} wavefronts", *each, "", lost))
     for name, boxes in (("TMA loads", counters.bulk_loads), ("TMA stores", counters.bulk_stores)):
         if boxes.boxes:
-            each = f"{boxes.sectors / boxes.boxes:.4g}"
-            lines.append(f"| {name} | {boxes.boxes:,} boxes | {boxes.sectors:,} sectors | {each} | | | |")
+            each_box = f"{boxes.sectors / boxes.boxes:.4g}"
+            rows.append((name, f"{boxes.boxes:,} boxes", f"{boxes.sectors:,} sectors", each_box, "", "", ""))
     instructions = ", ".join(f"{count:,} {opcode}" for opcode, count in counters.instructions.items() if count)
     barriers = f"{counters.barriers_per_k_step:g} barriers each step over k."
     return [
         "## What it costs",
         f"Simulated, exactly, at {gemm.m} x {gemm.n} x {gemm.k}, {format_name(gemm)}: "
         f"{counters.grid_blocks} blocks of {told.built.source.threads_per_block} threads.",
-        "\n".join(lines),
+        "\n".join(table(_MEMORY, rows)),
         f"{barriers} Warp instructions: {instructions}.",
         "Line by line of the schedule; steps that cause no access are left out.",
         _costs(told),
@@ -136,27 +136,26 @@ def _costs(told: Told) -> str:
 def _occupancy(told: Told) -> list[str]:
     used, found, source = told.cubin.resources, told.occupancy, told.built.source
     spilled = used.spill_store_bytes + used.spill_load_bytes
-    lines = [
-        f"| compiled for {told.cubin.arch} by {told.cubin.compiler} | uses |",
-        "|---|---:|",
-        f"| registers a thread | {used.registers} |",
-        f"| spilled bytes a thread | {spilled} |",
-        f"| shared memory a block | {format_bytes(told.built.kernel.shared_bytes)} |",
-        f"| threads a block | {source.threads_per_block} |",
-        f"| blocks on an SM of {SPEC.name} | {found.blocks_per_sm} |",
-        f"| occupancy | {found.fraction:.0%} |",
-    ]
+    uses = {
+        "registers a thread": used.registers,
+        "spilled bytes a thread": spilled,
+        "shared memory a block": format_bytes(told.built.kernel.shared_bytes),
+        "threads a block": source.threads_per_block,
+        f"blocks on an SM of {SPEC.name}": found.blocks_per_sm,
+        "occupancy": f"{found.fraction:.0%}",
+    }
+    lines = table((f"compiled for {told.cubin.arch} by {told.cubin.compiler}", "uses:"), uses.items())
     return ["## Occupancy", "\n".join(lines), f"What stops the next block: {found.why}."]
 
 
 def _speed(rung: Rung) -> list[str]:
-    lines: list[str] = []
+    lines: list[tuple[str, str, str]] = []
     origins: dict[str, None] = {}
     for name in recorded_formats(rung):
         figure = recorded_figure(rung, TIMED_SIZE, name)
         if figure is not None:
             share = "" if figure.share_of_cublas is None else f"{100 * figure.share_of_cublas:.1f} %"
-            lines.append(f"| {name} | {figure.tflops:.2f} | {share} |")
+            lines.append((name, f"{figure.tflops:.2f}", share))
             origins[
                 f"Measured on {figure.device}, {' x '.join(map(str, figure.size))}, on {figure.date[:10]} by "
                 f"`{figure.command}`."
@@ -165,8 +164,8 @@ def _speed(rung: Rung) -> list[str]:
         shapes = "[hopper](../../hopper.md)" if rung.ladder == "hopper" else ""
         also = f" Rungs of this ladder were measured over several shapes: {shapes}." if shapes else ""
         return ["## Speed", f"`tilewright ladder {rung.ladder} --gpu --record` has not recorded it yet.{also}"]
-    table = "\n".join(["| formats | TFLOP/s | share of cuBLAS |", "|---|---:|---:|", *lines])
-    return ["## Speed", table, "\n".join(origins)]
+    figures = table(("formats", "TFLOP/s:", "share of cuBLAS:"), lines)
+    return ["## Speed", "\n".join(figures), "\n".join(origins)]
 
 
 def _fenced(language: str, text: str) -> str:

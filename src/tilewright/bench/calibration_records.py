@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
-from tilewright.files import parse_json, read_text
+from tilewright.files import parse_json, read_text, replace_file
 
 FORMAT = 2
 
@@ -115,9 +115,7 @@ def write(path: Path, found: Calibration) -> None:
     counts = ",\n".join(f"  {json.dumps(rung)}: {json.dumps(by_count)}" for rung, by_count in rungs.items())
     text = "\n".join(["{", *lines, ' "rungs": {', counts, " }", "}", ""])
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, text)
 
 
 def read(path: Path) -> Calibration:

@@ -8,6 +8,10 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
+from tilewright.bench import records
+from tilewright.runtime.driver import Gpu
+from tilewright.runtime.nvrtc import compiler_version
+
 PERIOD_S = 0.02
 
 
@@ -63,3 +67,16 @@ def _power_w(nvml: Any, handle: Any) -> float:
     if told.nvmlReturn == nvml.NVML_SUCCESS:
         return float(told.value.uiVal) / 1e3
     return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3
+
+
+def origin_of(gpu: Gpu, peer: str, log: ClockLog | None = None) -> records.Origin:
+    """Where and how this process measures, now. peer: whom it is measured beside. log: of the run, if kept."""
+    return records.Origin(
+        device=gpu.name,
+        driver=gpu.driver_version,
+        compiler=compiler_version(),
+        peer=peer,
+        **records.this_run(),
+        clock_mhz=None if log is None else log.median_clock_mhz,
+        power_w=None if log is None else log.median_power_w,
+    )

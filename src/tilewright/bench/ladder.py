@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.bench import records
 from tilewright.bench.baseline import cublas
-from tilewright.bench.clocks import ClockLog
+from tilewright.bench.clocks import ClockLog, origin_of
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import FormatOptions, format_name
@@ -16,7 +16,6 @@ from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
-from tilewright.runtime.nvrtc import compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.toolchain import Build, arguments, build, grid_of, verify_on_gpu
 
@@ -86,7 +85,7 @@ def _measure_problem(
             times = measure(gpu, candidates, rotated, rounds=rounds, progress=steps)
     finally:
         rotated.close()
-    origin = _origin(gpu, peer.version if peer is not None else "", log)
+    origin = origin_of(gpu, peer.version if peer is not None else "", log)
     reference = times.get("cuBLAS")
     return [
         Measured(
@@ -107,20 +106,6 @@ def launcher(built: Build, gpu: Gpu, cache: CubinCache | None = None) -> Launch:
     return launch
 
 
-def _origin(gpu: Gpu, peer: str, log: ClockLog) -> records.Origin:
-    return records.Origin(
-        device=gpu.name,
-        driver=gpu.driver_version,
-        compiler=compiler_version(),
-        peer=peer,
-        commit=records.commit(),
-        command=records.command(),
-        date=records.now(),
-        clock_mhz=log.median_clock_mhz,
-        power_w=log.median_power_w,
-    )
-
-
 def _record(
     rung: Rung, gemm: Gemm, verdict: Verdict, timing: Timing, peer: Timing | None, origin: records.Origin
 ) -> records.Record:
@@ -130,7 +115,7 @@ def _record(
         n=gemm.n,
         k=gemm.k,
         dtype=format_name(gemm),
-        orders="".join("N" if order.value == "row" else "T" for order in (gemm.a, gemm.b)),
+        orders=gemm.orders,
         tflops=timing.tflops(gemm),
         median_us=timing.median_us,
         fastest_us=timing.fastest_us,

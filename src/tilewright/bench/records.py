@@ -93,6 +93,11 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def this_run() -> dict[str, str]:
+    """What a record tells of the run that made it, beside the device and what is measured."""
+    return {"commit": commit(), "command": command(), "date": now()}
+
+
 def write(path: Path, records: Iterable[Record]) -> None:
     """Append records to a file of JSON lines."""
     append_text(path, "".join(json.dumps(asdict(record)) + "\n" for record in records))

@@ -53,26 +53,24 @@ EXAMPLES."""
 COMMANDS = {name: line for panel in PANELS.values() for name, line in panel.items()}
 
 
-class ExampleCommand(TyperCommand):
-    """A command whose help is wrapped to the terminal and ends with examples."""
+class _WithExamples:
+    """What has a help, which is wrapped to the terminal and ends with examples."""
 
     examples: tuple[str, ...] = ()
+    help: str | None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.help = _unwrapped(self.help)
-        super().format_help(ctx, formatter)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
         _print_examples(self.examples)
 
 
-class ExampleGroup(TyperGroup):
-    """A group of commands whose help is wrapped to the terminal and ends with examples."""
+class ExampleCommand(_WithExamples, TyperCommand):
+    """A command."""
 
-    examples: tuple[str, ...] = ()
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self.help = _unwrapped(self.help)
-        super().format_help(ctx, formatter)
-        _print_examples(self.examples)
+class ExampleGroup(_WithExamples, TyperGroup):
+    """A group of commands."""
 
 
 class LazyCommands(TyperGroup):

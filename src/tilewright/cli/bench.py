@@ -12,23 +12,22 @@ import typer
 
 from tilewright.bench import records
 from tilewright.cli import output
-from tilewright.cli.bench_drawn import run_drawn, targets_of
+from tilewright.cli.bench_drawn import default_place, run_drawn, targets_of
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.emulation import EMULATIONS
+from tilewright.suite.outcomes import BUDGET_SPENT, Outcome
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
     CUBLAS,
     PEERS,
     Plan,
-    Row,
     Turn,
     geometric_mean,
     run,
     shares,
     turns_left,
 )
-from tilewright.winners.keys import short_name
 
 if TYPE_CHECKING:
     from tilewright.suite.gpu import TorchBench
@@ -117,7 +116,7 @@ def bench(
     asked = tuple(_peer(word) for word in _words(peers))
     began = time.monotonic()
     gpu, commit = _bench(), records.commit()
-    path = record or default_record(gpu.device)
+    path = record or default_place("library", gpu.device)
     plan = Plan(chosen, asked, path, budget, again)
     rows = []
     with output.progress("measuring") as progress:
@@ -145,13 +144,6 @@ def _compile_ahead(turns: Sequence[Turn], progress: output.Progress) -> None:
         compile_ahead(left, progress=progress)
 
 
-def default_record(device: str) -> Path:
-    """Beside the other records in a source tree; here, for an installed package."""
-    name = f"library_{short_name(device).lower().replace(' ', '_')}.jsonl"
-    folder = records.recorded_folder()
-    return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
-
-
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -170,23 +162,23 @@ def _shape(text: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _print_row(row: Row) -> None:
+def _print_row(row: Outcome[Turn, records.Record]) -> None:
     console = output.out()
-    if row.record is None:
-        console.print(f"{row.problem!s:28} {row.failure}", soft_wrap=True)
+    if row.made is None:
+        console.print(f"{row.item[0]!s:28} {row.failure}", soft_wrap=True)
         return
-    found = row.record
+    found = row.made
     told = "  ".join(f"{share:.3f} x {peer}" for peer, share in shares(found).items())
     console.print(
-        f"{row.problem!s:28} {found.median_us:10.2f} us {found.tflops:7.1f} TFLOP/s  {told}  {found.extra['chosen']}",
+        f"{row.item[0]!s:28} {found.median_us:10.2f} us {found.tflops:7.1f} TFLOP/s  {told}  {found.extra['chosen']}",
         soft_wrap=True,
     )
     for peer, why in found.extra.get("notes", {}).items():
         output.note(f"  {peer} was left out: {why}")
 
 
-def _print_end(rows: list[Row], path: Path) -> int:
-    measured = [row.record for row in rows if row.record is not None]
+def _print_end(rows: list[Outcome[Turn, records.Record]], path: Path) -> int:
+    measured = [row.made for row in rows if row.made is not None]
     found = [row.share_of_cublas for row in measured if row.share_of_cublas is not None]
     console = output.out()
     if found:
@@ -199,6 +191,6 @@ def _print_end(rows: list[Row], path: Path) -> int:
     left = rows[-1].left if rows else 0
     if left:
         output.note(f"{left} measurements are left: the same command goes on with them.")
-    failed = [row for row in rows if row.record is None and not row.left]
-    wrong = [row for row in failed if row.failure != "the budget is spent"]
+    failed = [row for row in rows if row.made is None and not row.left]
+    wrong = [row for row in failed if row.failure != BUDGET_SPENT]
     return 1 if wrong else 0

@@ -13,9 +13,10 @@ from tilewright.cli import output
 from tilewright.errors import TilewrightError
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
+from tilewright.suite.outcomes import BUDGET_SPENT, Outcome
 from tilewright.suite.problems import with_scales
 from tilewright.suite.stacks import GROUPED, DrawnStack, drawn_batched, random_grouped
-from tilewright.suite.sweep import BUDGET_SPENT, SHORT, Outcome, Summary, SweepBench, SweepRow, classes, sweep, worst
+from tilewright.suite.sweep import SHORT, Summary, SweepBench, SweepRow, Target, classes, sweep, worst
 from tilewright.winners.keys import short_name
 
 WORST = 20
@@ -61,9 +62,9 @@ def _with_scales(targets: Sequence[Drawn]) -> Iterator[Drawn]:
             yield one
 
 
-def default_sweep(device: str) -> Path:
-    """Beside the other records in a source tree; here, for an installed package."""
-    name = f"sweep_{short_name(device).lower().replace(' ', '_')}.jsonl"
+def default_place(kind: str, device: str) -> Path:
+    """Of rows of a kind: beside the other records in a source tree; here, for an installed package."""
+    name = f"{kind}_{short_name(device).lower().replace(' ', '_')}.jsonl"
     folder = records.recorded_folder()
     return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
 
@@ -78,16 +79,16 @@ def run_drawn(
     progress: output.Progress,
 ) -> int:
     """Measure, print every row, then the summary; 1 if a result was wrong or a problem failed."""
-    path = path or default_sweep(bench.device)
+    path = path or default_place("sweep", bench.device)
     rows: list[SweepRow] = []
     failed = left = 0
     for outcome in sweep(targets, bench, path, budget_s=budget, again=again, progress=progress):
         left = outcome.left
-        if outcome.row is None:
+        if outcome.made is None:
             failed += outcome.failure != BUDGET_SPENT
-            output.out().print(f"{outcome.target.problem!s:32} {outcome.failure}", soft_wrap=True)
+            output.out().print(f"{outcome.item.problem!s:32} {outcome.failure}", soft_wrap=True)
         else:
-            rows.append(outcome.row)
+            rows.append(outcome.made)
             _print_row(outcome)
     if rows:
         print_summary(rows)
@@ -97,8 +98,8 @@ def run_drawn(
     return 1 if failed else 0
 
 
-def _print_row(outcome: Outcome) -> None:
-    row = outcome.row
+def _print_row(outcome: Outcome[Target, SweepRow]) -> None:
+    row = outcome.made
     assert row is not None
     output.out().print(f"{row.problem:32} {row.us:10.2f} us  {row.share:.3f} x cuBLAS  {row.ran}", soft_wrap=True)
 

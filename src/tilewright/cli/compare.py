@@ -17,7 +17,7 @@ from tilewright.cli.tables import NOTHING, Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompilerMissing
-from tilewright.files import replace_file
+from tilewright.files import write_whole
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import Prediction, predict_rung
 from tilewright.problem.gemm import Gemm
@@ -90,7 +90,7 @@ def compare(
     lines = lines_of(a, b)
     if page is not None:
         counts = [(x.what, x.text.format(x.first), x.text.format(x.second), x.change) for x in lines]
-        replace_file(page, page_text(_side(a), _side(b), counts))
+        write_whole(page, page_text(_side(a), _side(b), counts))
     if as_json:
         output.print_json(
             {

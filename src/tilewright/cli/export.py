@@ -13,7 +13,7 @@ from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.units import counted
 
 EXAMPLES = (
@@ -23,8 +23,6 @@ EXAMPLES = (
 )
 
 DEFAULT_SIZE = "4096"
-_ORDERS = {"NN": (Order.ROW, Order.ROW), "NT": (Order.ROW, Order.COL), "TN": (Order.COL, Order.ROW)}
-_ORDERS["TT"] = (Order.COL, Order.COL)
 
 
 def export(
@@ -110,9 +108,7 @@ def export(
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:
-    if order.upper() not in _ORDERS:
-        raise UnknownName("order", order, _ORDERS)
-    a, b = _ORDERS[order.upper()]
+    a, b = orders_of(order)
     options = {**formats_of(dtype), "a": a, "b": b, "epilogue": epilogue}
     return Gemm(*shape, **options) if rung is None else chosen_rung(rung).gemm(*shape, **options)
 

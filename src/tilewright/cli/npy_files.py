@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
@@ -11,8 +10,8 @@ from typing import BinaryIO
 from numpy.lib import format as npy
 
 from tilewright.dtypes import Array
-from tilewright.errors import ProblemError, TilewrightError
-from tilewright.files import check_ordinary
+from tilewright.errors import ProblemError
+from tilewright.files import check_ordinary, write_whole
 
 
 def load_matrix(name: str, path: Path) -> Array:
@@ -59,30 +58,6 @@ def _check_whole(name: str, path: Path, file: BinaryIO) -> None:
         )
 
 
-def check_writable(path: Path) -> None:
-    """Raise TilewrightError now if the result could not be written later."""
-    problem = ""
-    if path.is_dir():
-        problem = "it is a folder"
-    elif path.exists() and not path.is_file():
-        problem = "it is not a plain file"
-    elif not path.parent.is_dir():
-        problem = f"there is no folder {str(path.parent)!r}"
-    elif not os.access(path.parent, os.W_OK):
-        problem = f"the folder {str(path.parent)!r} is not writable"
-    if problem:
-        raise TilewrightError(f"Cannot write the result to {str(path)!r}: {problem}.")
-
-
 def save_matrix(path: Path, matrix: Array) -> None:
-    """Write beside the place and rename, so that a reader sees the old file or the new one, and nothing between."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with unfinished.open("xb") as file:
-            npy.write_array(file, matrix, allow_pickle=False)
-        os.replace(unfinished, path)
-    except BaseException as failure:
-        unfinished.unlink(missing_ok=True)
-        if isinstance(failure, OSError):
-            raise TilewrightError(f"Cannot write the result to {str(path)!r}: {failure.strerror}.") from None
-        raise
+    """The matrix as a .npy file, whole or not at all. Raises TilewrightError where it cannot be written."""
+    write_whole(path, lambda file: npy.write_array(file, matrix, allow_pickle=False))

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from tilewright.errors import TilewrightError
-from tilewright.files import read_text, replace_file
+from tilewright.files import read_text, write_whole
 
 
 def kept_up_to_date(
@@ -31,7 +31,7 @@ def kept_up_to_date(
         raise typer.BadParameter("--write and --check exclude each other.")
     if write is not None:
         text = fresh(_read(write) if write.exists() else "")
-        replace_file(write, text)
+        write_whole(write, text)
     elif check is not None:
         old = _read(check)
         if not same(old, fresh(old)):
@@ -50,6 +50,8 @@ def check_writable(path: Path) -> None:
     problem = ""
     if path.is_dir():
         problem = "it is a folder"
+    elif path.exists() and not path.is_file():
+        problem = "it is not a plain file"
     else:
         folder = path.absolute().parent
         try:

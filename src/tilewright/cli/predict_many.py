@@ -16,7 +16,7 @@ from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import DEVICES
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, CompilerMissing, LaunchError, TilewrightError
-from tilewright.files import replace_file
+from tilewright.files import write_whole
 from tilewright.prediction import Prediction
 from tilewright.report.sweep_page import sweep_page
 from tilewright.units import format_seconds
@@ -71,7 +71,7 @@ def sweep(
             found.append((size, subject.sized(size).predict(spec, clock)))
     title = f"{subject.title} on {spec.name}, {subject.formats}: predicted, not measured"
     if page is not None:
-        replace_file(page, sweep_page(title, found))
+        write_whole(page, sweep_page(title, found))
     if as_json:
         output.print_json([{"size": size, **_plain(one)} for size, one in found])
         return 0

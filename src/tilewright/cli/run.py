@@ -13,7 +13,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.arguments import Alpha, Beta, FormatName, RungName, chosen_rung
-from tilewright.cli.npy_files import check_writable, load_matrix, save_matrix
+from tilewright.cli.npy_files import load_matrix, save_matrix
+from tilewright.cli.page_files import check_writable
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError, ScheduleError, TilewrightError
 from tilewright.ladders.rung import Rung

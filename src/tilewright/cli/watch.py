@@ -13,7 +13,7 @@ from tilewright.cli import output
 from tilewright.cli.arguments import FormatName, RungName, chosen_problem, formats_of
 from tilewright.cli.page_files import check_writable
 from tilewright.errors import UnknownName
-from tilewright.files import replace_file
+from tilewright.files import write_whole
 from tilewright.ir.kernel import Kernel
 from tilewright.report.debugger import page_text
 from tilewright.report.debugger import watch as watched
@@ -85,7 +85,7 @@ def watch(
             most_moments=most,
         )
         text = page_text(one)
-    replace_file(path, text)
+    write_whole(path, text)
     errors = [fault for fault in one.recording.faults if fault.is_error]
     for fault in errors:
         output.paragraph(output.out(), f"{fault.kind}: {fault.headline}", style="bold red")

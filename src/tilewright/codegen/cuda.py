@@ -26,17 +26,8 @@ from tilewright.ir.text import ExprText
 from tilewright.ir.visit import Path, exprs_of, walk, walk_expr, written
 from tilewright.ir.work import Problems
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
-from tilewright.problem.coded_product import CodedProduct
-from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Gemm, Operand, Order
-from tilewright.problem.problem import Problem
-from tilewright.problem.quantization import Quantization
-from tilewright.problem.reduction import Reduction
-from tilewright.problem.relayout import Relayout
-from tilewright.problem.row_sums import RowSums
-from tilewright.problem.scaling import Scaling
-from tilewright.problem.splitting import Splitting
-from tilewright.problem.weight_coding import WeightCoding
+from tilewright.problem.problem import PlainProblem, Problem
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
@@ -232,9 +223,8 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
             scales.line(one.name) if scales is not None and one.name in BLOCK_SCALES else operand_line(one, problem)
             for one in problem.matrices
         )
-    others = (CodedProduct, Exchange, Quantization, Relayout, Reduction, RowSums, Scaling, Splitting, WeightCoding)
-    assert isinstance(problem, others), f"no description of a {type(problem).__name__}"
-    return problem.title, problem.matrix_lines
+    assert isinstance(problem, PlainProblem), f"no description of a {type(problem).__name__}"
+    return problem.title, tuple(f"{one.name}  {one.told}" for one in problem.matrices)
 
 
 def _commented(row: str) -> list[str]:

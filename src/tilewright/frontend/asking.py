@@ -17,7 +17,6 @@ from tilewright.frontend.compute import Parts, settle
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
-from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import argument_of
 from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_asked, unguarded
 from tilewright.frontend.prepared import Prepared
@@ -26,9 +25,9 @@ from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.problem.emulation import ALGORITHMS, f32_units
+from tilewright.problem.gemm import ORDERS
 from tilewright.runtime.driver import gpu_problem
-
-_ORDERS = ("NN", "NT", "TN", "TT")
+from tilewright.runtime.memory import c_strides
 
 _APART = 1 << 44
 """Bytes from one array without an address to the next."""
@@ -73,8 +72,8 @@ def plan(
     """
     precision = unguarded(precision, guard)
     complex_numbers = dtype == COMPLEX64 or is_complex(a) or is_complex(b)
-    if orders not in _ORDERS:
-        raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(_ORDERS)}.")
+    if orders not in ORDERS:
+        raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(ORDERS)}.")
     if type(best) is not int or best < 0:
         raise ProblemError(f"best={best!r} is not a number of plans.", hint="0 or more.")
     if complex_numbers:
@@ -232,13 +231,13 @@ def _settled(views: Views, options: Options) -> tuple[Product, DType, tuple[Piec
             return product, out, requests_of(views, product, out, options), tuple(copied)
         except NeedsCopy as needed:
             copied.append(needed.name)
-            views = _with(views, options, needed)
+            views = _with(views, needed)
         except CannotWrite:
             copied.append("out")
             views = replace(views, out=None)
 
 
-def _with(views: Views, options: Options, needed: NeedsCopy) -> Views:
+def _with(views: Views, needed: NeedsCopy) -> Views:
     """The views with what is read in the place of an argument."""
     if needed.name in ("a", "b", "c", "bias"):
         return replace(views, **{needed.name: needed.copied(_OnViews, getattr(views, needed.name))})

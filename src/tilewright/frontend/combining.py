@@ -10,12 +10,12 @@ import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library
-from tilewright.frontend.libraries import DTypeError, HostArrays, View
+from tilewright.frontend.compute import device_of, refuse_other_library, start
+from tilewright.frontend.libraries import DTypeError, HostArrays
 from tilewright.frontend.ragged import refuse_elsewhere
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
-from tilewright.frontend.shapes import ShapeError
+from tilewright.frontend.shapes import ShapeError, has_plain_rows
 from tilewright.kernels.row_sums import MOST_TERMS
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Plan
@@ -80,9 +80,7 @@ class _Known:
         if self.plan is not None:
             of_weights, of_begins = (0 if one is None else address(one) for one in (weights, begins))
             addresses = (address(x), 0, address(result), 0, 0, 0, address(rows), 0, of_weights, of_begins)
-            with gpu_of(dispatcher(self.device), library):
-                self.plan.run(library.stream(self.device), addresses)
-            library.finished((x, rows, weights, begins, result), self.device)
+            start(library, self.device, self.plan, addresses, (x, rows, weights, begins, result))
         return result
 
 
@@ -116,7 +114,7 @@ def _read_well(library: Any, x: Any, rows: Any, weights: Any) -> tuple[Any, Any,
     view = library.view(x)
     if weights is not None and library.view(weights).dtype is not F32:
         return x, rows, library.convert(weights, F32)
-    if _needs_copy(view):
+    if not has_plain_rows(view):
         return library.tight(x), rows, weights
     for at, one in enumerate((rows, weights)):
         if one is not None and not is_tight(one):
@@ -129,12 +127,6 @@ def is_tight(array: Any) -> bool:
     """Whether an array lies in C order without gaps."""
     told = getattr(array, "is_contiguous", None)
     return bool(told()) if callable(told) else bool(array.flags.c_contiguous)
-
-
-def _needs_copy(view: View) -> bool:
-    """Whether elements of a row are not neighbours, or rows lie in one another."""
-    (m, n), (down, right) = view.shape, view.strides
-    return bool(m and n) and ((n > 1 and right != 1) or (m > 1 and down < n))
 
 
 def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> _Known:

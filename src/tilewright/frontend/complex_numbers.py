@@ -20,8 +20,9 @@ import numpy as np
 
 from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import DTypeError, View, c_strides
+from tilewright.frontend.libraries.views import DTypeError, View
 from tilewright.frontend.shapes import ShapeError, product_of
+from tilewright.runtime.memory import c_strides
 
 COMPLEX64 = "complex64"
 

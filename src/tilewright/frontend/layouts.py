@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product as every
 
-from tilewright.frontend.libraries.views import Shape, View, c_strides
+from tilewright.frontend.libraries.views import Shape, View
 from tilewright.frontend.shapes import NeedsCopy, Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Order
+from tilewright.runtime.memory import c_strides
 
 MOST_ROWS = MOST_ALONG_Z * 64
 """Rows of one launch: rows of tiles are blocks along y, of which a grid has as few as along z."""
@@ -92,7 +93,7 @@ def layouts_of(
     if not swapped and not has_rows:
         whole, axes = _with_rows(whole, _merged(axes))
     if swapped:
-        a, b = (Side(_transposed(side.order), side.leading) for side in (whole.b, whole.a))
+        a, b = (Side(side.order.other, side.leading) for side in (whole.b, whole.a))
         axes = [_Axis(x.extent, (x.steps[1], x.steps[0], *x.steps[2:])) for x in axes]
         whole = replace(whole, m=rows, n=columns, a=a, b=b, swapped=True)
     least = lone(whole.n) if whole.m == 1 else 1
@@ -124,10 +125,6 @@ def _swapped(m: int, n: int, down: int, right: int) -> bool:
     if _fits(m, n, down, right, True):
         return True
     raise CannotWrite
-
-
-def _transposed(order: Order) -> Order:
-    return Order.COL if order is Order.ROW else Order.ROW
 
 
 def _merged(axes: list[_Axis]) -> list[_Axis]:

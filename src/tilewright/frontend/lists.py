@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import ProblemError
 from tilewright.frontend.compute import (
     Parts,
     planned,
@@ -33,7 +33,7 @@ from tilewright.frontend.requests import Piece, Views, checked, power_of_two, re
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.stack import Groups
@@ -143,8 +143,7 @@ class ListCall:
         request, lie = _groups_of(self._products) if self.is_kept else (None, None)
         if request is None or lie is None or not self._planner.reads_groups_by_tma(request):
             return None
-        if library.capturing():
-            raise not_in_capture("no kernel for these shapes is loaded")
+        refuse_capture(library.capturing(), "no kernel for these shapes")
         plan = self._planner.ragged(request)
         at_ends, kept = library.upload(np.array(lie.ends, np.int32), self._like)
         make = library.maker((lie.ends[-1], request.gemm.n), request.gemm.out, self._like)
@@ -196,15 +195,6 @@ def _check_alike(views: Sequence[Views]) -> None:
             )
 
 
-def not_in_capture(why: str) -> LaunchError:
-    """What is raised for a new kind of call while a stream is recording a graph."""
-    return LaunchError(
-        f"The stream is recording a CUDA graph, and {why} yet.",
-        note="compiling and copying from the host cannot be recorded.",
-        hint="make the same call once before the capture.",
-    )
-
-
 # -- one launch, whose table is an argument -------------------------------------------------------------------------
 
 
@@ -236,8 +226,7 @@ def _tables(library: Any, device: int, pieces: Sequence[tuple[int, Piece]]) -> l
 
 def _table(library: Any, device: int, each: Sequence[tuple[int, Piece, tuple[int, ...]]]) -> _Table:
     planner, asked = dispatcher(device), tuple(piece.request for _, piece, _ in each)
-    if planner.known_group(asked) is None and library.capturing():
-        raise not_in_capture("no kernel for these shapes is loaded")
+    refuse_capture(planner.known_group(asked) is None and library.capturing(), "no kernel for these shapes")
     plan = planner.group(asked)
     rows = []
     for _, piece, (x, y, z, at_bias, _) in each:

@@ -12,7 +12,7 @@ from tilewright.dtypes import BF16, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute, refuse_other_library, writable_view
 from tilewright.frontend.libraries import HostArrays, View, library_of
-from tilewright.frontend.libraries.views import DTypeError, c_strides
+from tilewright.frontend.libraries.views import DTypeError
 from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
@@ -20,7 +20,7 @@ from tilewright.frontend.shapes import Product
 from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 from tilewright.runtime.driver import gpu_problem, open_gpu
-from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.memory import DeviceArray, c_strides
 
 
 def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Options
 from tilewright.frontend.shapes import Along, NeedsCopy, Product, ShapeError, fits_along, spreads_to, tight
 from tilewright.frontend.tracing import Other, factor_name, operand_name
 from tilewright.problem.quantization import BLOCK, scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import Added, Exact, Fold, evaluate, folded_array
+from tilewright.runtime.memory import c_strides
 from tilewright.units import ceil_div
 
 

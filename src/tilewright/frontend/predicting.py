@@ -6,7 +6,7 @@ from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Precision, options_of
 from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.model.prediction import Prediction
@@ -14,6 +14,7 @@ from tilewright.planning.account import dispatcher_on_paper
 from tilewright.planning.plan import Plan
 from tilewright.planning.predicted import predict_plan
 from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.memory import c_strides
 
 _APART = 1 << 44
 """Bytes between arrays that have no address."""

@@ -12,7 +12,7 @@ from tilewright.frontend.compute import Settled, compute, refuse_host_memory, se
 from tilewright.frontend.guard_flags import FLAG_BYTES, room_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
-from tilewright.frontend.libraries.views import DTypeError, View, c_strides
+from tilewright.frontend.libraries.views import DTypeError, View
 from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_of, unguarded
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
@@ -20,6 +20,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.emulated import pieces_of_b
 from tilewright.planning.plan import Place
+from tilewright.runtime.memory import c_strides
 
 _ROWS = 128
 """Of the other operand of the product that pieces are asked for; they do not depend on it."""

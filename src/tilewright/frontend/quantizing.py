@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, gpu_of
+from tilewright.frontend.compute import device_of, start
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.remembered import Remembered, key_of, remembered
 from tilewright.frontend.requests import power_of_two
-from tilewright.frontend.shapes import ShapeError
+from tilewright.frontend.shapes import ShapeError, has_plain_rows
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Plan
 from tilewright.problem.quantization import BLOCK, Groups, Quantization
@@ -59,12 +59,8 @@ class _Known:
     def run(self, library: Any, x: Any) -> tuple[Any, Any]:
         codes, scales = self.make_codes(), self.make_scales()
         if self.plan is not None:
-            scratch, kept = library.scratch(self.plan.scratch_bytes, x) if self.plan.scratch_bytes else (0, None)
-            addresses = library.address(x), 0, library.address(codes), 0, 0, scratch, 0, 0, library.address(scales)
-            with gpu_of(dispatcher(self.device), library):
-                self.plan.run(library.stream(self.device), addresses)
-            library.finished((x, codes, scales), self.device)
-            del kept
+            addresses = library.address(x), 0, library.address(codes), 0, 0, 0, 0, 0, library.address(scales)
+            start(library, self.device, self.plan, addresses, (x, codes, scales))
         return codes, scales.T if self.turned else scales
 
 
@@ -83,19 +79,11 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
         if view.dtype in FP8_FORMATS:
             raise DTypeError(f"quantize: x holds {view.dtype}.", hint="x is of f32, f16 or bf16.")
         device_of(library, view)
-        if _needs_copy(view):
+        if not has_plain_rows(view):
             return compute_quantized(library, library.tight(x), groups, out)
         known = _settled(library, view, shapes, groups, out, x)
         _KNOWN.keep(key, known)
     return known.run(library, x)
-
-
-def _needs_copy(view: View) -> bool:
-    """Whether rows are not contiguous, or lie in one another."""
-    (m, k), (down, right) = view.shape, view.strides
-    if not m or not k:
-        return False  # the strides of an empty array may be anything
-    return (k > 1 and right != 1) or (m > 1 and down < k)
 
 
 def _settled(library: Any, view: View, shapes: Any, groups: Groups, out: DType, like: Any) -> _Known:

@@ -14,9 +14,9 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import gpu_of, refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, start, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.remembered import Remembered, remembered
@@ -27,6 +27,7 @@ from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups as Ragged
+from tilewright.runtime.memory import c_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,7 @@ class GroupCall:
         if self.scattered:
             offsets = library.tight(offsets)
         addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *map(address, scales)
-        with gpu_of(dispatcher(self.device), library):
-            self.plan.run(library.stream(self.device), addresses)
-        library.finished((a, b, *scales, offsets, result), self.device)
+        start(library, self.device, self.plan, addresses, (a, b, *scales, offsets, result))
         return result
 
     @property

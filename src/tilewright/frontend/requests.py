@@ -9,7 +9,7 @@ from math import prod
 from tilewright.dtypes import FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
-from tilewright.frontend.libraries.views import DTypeError, View, c_strides
+from tilewright.frontend.libraries.views import DTypeError, View
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.shapes import (
@@ -28,6 +28,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Epilogue, Result
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Element, Value, draws_of, rotations_of, with_leaves
+from tilewright.runtime.memory import c_strides
 
 MOST_RESULTS = 2**40
 """Elements of a result: more than a GPU has bytes. The launches of a larger one would be too many to list."""
@@ -171,7 +172,7 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     named, second = _parted(views, options)
     operands = named_of(options.names, named, product)
     if second is not None:
-        _check_lies_as_b(views, second, product, len(named))
+        _check_lies_as_b(views, second, len(named))
     further = further_of(options, product, views.a.dtype)
     others = {} if residual is None else {"c": residual}
     others |= {one.argument: one.view for one in operands if one.is_matrix}
@@ -201,7 +202,7 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     return tuple(pieces)
 
 
-def _check_lies_as_b(views: Views, second: View, product: Product, number: int) -> None:
+def _check_lies_as_b(views: Views, second: View, number: int) -> None:
     """Raises NeedsCopy where two factors do not lie alike."""
     if second.strides == views.b.strides:
         return

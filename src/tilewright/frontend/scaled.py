@@ -13,22 +13,22 @@ from typing import Any
 
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import gpu_of, planned, refuse_host_memory, refuse_other_library
+from tilewright.frontend.compute import planned, refuse_host_memory, refuse_other_library, start
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
-from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
 from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
 from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
-from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, lone, product_of, tight
+from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, has_plain_rows, lone, product_of, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import Gemm
+from tilewright.runtime.memory import c_strides
 
 PROMOTE_EVERY = 128
 """Elements of k after which sums are added to sums in f32, unless fast accumulation is asked for."""
@@ -139,10 +139,9 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
             hint=f"multiply at most {MOST_ROWS} at a time.",
         )
     at_out = views.out or View(0, product.shape, c_strides(product.shape), out, None)
-    down, right = at_out.strides
-    if (product.n > 1 and right != 1) or (product.m > 1 and down < product.n):
+    if not has_plain_rows(at_out):
         raise NeedsCopy("out", tight)
-    ldc = down if product.m > 1 else lone(product.n)
+    ldc = at_out.strides[0] if product.m > 1 else lone(product.n)
     named = named_of(options.call.names, views.operands, product)
     further = further_of(options.call, product, out)
     epilogue = replace(
@@ -215,27 +214,12 @@ class _Known:
         made = (result, *others) if others else result
         if self.plan is None:
             return made
-        address, scratch, kept = library.address, 0, None
-        if self.plan.scratch_bytes:
-            scratch, kept = library.scratch(self.plan.scratch_bytes, a)
+        address = library.address
         at_bias = 0 if bias is None else address(bias)
-        addresses = (
-            address(a),
-            address(b),
-            address(result),
-            at_bias,
-            0,
-            scratch,
-            0,
-            0,
-            address(scale_a),
-            address(scale_b),
-            *((*_NO_FLAGS, *map(address, operands), *map(address, others)) if operands or others else ()),
-        )
-        with gpu_of(dispatcher(self.device), library):
-            self.plan.run(library.stream(self.device), addresses)
-        library.finished((*arrays, result, *others), self.device)
-        del kept
+        addresses = address(a), address(b), address(result), at_bias, 0, 0, 0, 0, address(scale_a), address(scale_b)
+        if operands or others:
+            addresses = (*addresses, *_NO_FLAGS, *map(address, operands), *map(address, others))
+        start(library, self.device, self.plan, addresses, (*arrays, result, *others))
         return made
 
 

@@ -143,6 +143,14 @@ def bias_along(shape: Shape, product: Product) -> Along:
     )
 
 
+def has_plain_rows(matrix: View) -> bool:
+    """Whether the elements of a row are neighbours, and no row lies in another."""
+    (rows, columns), (down, right) = matrix.shape, matrix.strides
+    if not rows or not columns:
+        return True  # the strides of an empty array may be anything
+    return (columns == 1 or right == 1) and (rows == 1 or down >= columns)
+
+
 def lone(length: int) -> int:
     """The leading dimension of a matrix of one line: no element lies beyond it, so that it may suit every copy."""
     return round_up(max(length, 1), 16)

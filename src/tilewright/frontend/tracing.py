@@ -15,6 +15,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, TraceError, is_seed, place_of, symbol_of
 from tilewright.problem.functions import Operation
+from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.philox import LARGEST_SEED
 from tilewright.problem.values import (
     Accumulated,
@@ -26,8 +27,6 @@ from tilewright.problem.values import (
     draws_of,
     leaves_of,
 )
-
-_LARGEST = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +179,7 @@ def _is_scalar(given: Any) -> bool:
 
 def _checked_scalar(name: str, given: Any) -> float:
     found = float(given)
-    if _LARGEST < abs(found) < float("inf"):
+    if LARGEST_FACTOR < abs(found) < float("inf"):
         raise ProblemError(f"The operand {name} = {found!r} does not fit in an f32.", hint="scalars are f32.")
     return found
 

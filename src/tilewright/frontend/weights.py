@@ -11,7 +11,6 @@ from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library, writable_view
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
-from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.remembered import Remembered, key_of
 from tilewright.frontend.shapes import ShapeError
@@ -22,6 +21,7 @@ from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import LARGEST_SIZE
 from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
 from tilewright.problem.weight_coding import WeightCoding
+from tilewright.runtime.memory import c_strides
 from tilewright.units import format_bytes
 
 _CODES: dict[int, Codes] = {4: INT4, 8: E4M3_CODES}

@@ -8,9 +8,9 @@ and the one that waits for them; what lies between must not touch their memory. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from tilewright.artifacts import TensorBox
+from tilewright.enums import Spelled
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr
 from tilewright.ir.guard import Guard
@@ -19,14 +19,11 @@ from tilewright.layout.swizzle import Swizzle
 from tilewright.problem.problem import Problem, tma_matrix
 
 
-class Scope(Enum):
+class Scope(Spelled):
     """Whose threads a flag orders. GPU: those of one GPU. SYSTEM: also other GPUs, and copy engines."""
 
     GPU = "gpu"
     SYSTEM = "sys"
-
-    def __repr__(self) -> str:
-        return f"Scope.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from tilewright.dtypes import I64, DType
+from tilewright.enums import Spelled
 from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Var
 
 
-class Space(Enum):
+class Space(Spelled):
     """A memory: where a buffer lives, and who sees it."""
 
     GLOBAL = "global"  # every block; kernel parameters
     SHARED = "shared"  # the threads of one block
     REGISTER = "register"  # one thread
 
-    def __repr__(self) -> str:
-        return f"Space.{self.name}"
 
-
-class Handoff(Enum):
+class Handoff(Spelled):
     """How what some threads write to a shared buffer is handed over to those that read it, and given back.
 
     OWN_DATA: each thread reads what it wrote itself. BLOCK_BARRIER: all threads of the block meet, where the pipeline
@@ -33,9 +30,6 @@ class Handoff(Enum):
     LOCKSTEP = "lockstep"
     MBARRIERS = "mbarriers"
     WARPGROUP = "warpgroup"
-
-    def __repr__(self) -> str:
-        return f"Handoff.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from math import prod
 from typing import Any, Literal
 
+from tilewright.enums import Spelled
 from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.clusters import Clustered, neighbours
@@ -30,7 +30,7 @@ GROUP_LANES = 128
 """Threads of a warpgroup: four warps that follow each other."""
 
 
-class Level(Enum):
+class Level(Spelled):
     """What runs the iterations of a loop."""
 
     GRID_X = "grid.x"
@@ -44,9 +44,6 @@ class Level(Enum):
     WARPGROUP = "warpgroup"
     VTHREAD = "virtual thread"  # inside the thread, unrolled: its registers are strided over the tile
     INSTRUCTION = "instruction"  # inside one matrix instruction, by the lanes of a warp together
-
-    def __repr__(self) -> str:
-        return f"Level.{self.name}"
 
     @property
     def is_grid(self) -> bool:
@@ -99,14 +96,11 @@ class Loop:
         return "k" in self.dims
 
 
-class Pattern(Enum):
+class Pattern(Spelled):
     """Which chunks of a tile each thread copies."""
 
     CYCLIC = "cyclic"  # chunk = step * threads + thread: neighbours copy neighbouring chunks
     BLOCKED = "blocked"  # chunk = thread * steps + step: each thread copies one run of chunks
-
-    def __repr__(self) -> str:
-        return f"Pattern.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +115,13 @@ class Distribution:
     row_threads: int = 0
 
 
-class Route(Enum):
+class Route(Spelled):
     """How a copy travels."""
 
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
     TMA = "TMA"  # by TMA, between global and shared memory (sm_90 and later)
     MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time, or back
-
-    def __repr__(self) -> str:
-        return f"Route.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +211,7 @@ class Specialized:
     ping_pong: int = 1
 
 
-class RasterOrder(Enum):
+class RasterOrder(Spelled):
     """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
 
     ROW = "row"  # along a row of tiles first
@@ -229,9 +220,6 @@ class RasterOrder(Enum):
     LAYERS = "layers"  # panels of columns, one after another: in each, along its rows
     SNAKE = "snake"  # as LAYERS, every other panel from the bottom up, so that its start meets the last one's end
     HILBERT = "hilbert"  # along a Hilbert curve, so that neighbours in time are neighbours in both directions
-
-    def __repr__(self) -> str:
-        return f"RasterOrder.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +421,16 @@ class Program:
     def with_tile(self, staged: Staged) -> Program:
         """The program with the tile of the same name replaced."""
         return replace(self, staged=tuple(staged if old.name == staged.name else old for old in self.staged))
+
+    @property
+    def staged_result(self) -> Staged | None:
+        """The staged tile of C, if it has one."""
+        return next((staged for staged in self.staged if staged.operand == "C"), None)
+
+    @property
+    def uses_tma(self) -> bool:
+        """Whether any staged tile is loaded or stored by TMA."""
+        return any(staged.route is Route.TMA for staged in self.staged)
 
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.

@@ -239,7 +239,7 @@ class _Writer:
         program = self.program
         assert program.accumulation is not None
         name = program.accumulation.name
-        staged = next((s for s in program.staged if s.operand == "C"), None)
+        staged = program.staged_result
         if staged is not None:
             tile = tile_of(program, staged)
             self._line(depth, f"{self._tile(tile)} <- {name}    {', '.join(self._manner(tile))}")

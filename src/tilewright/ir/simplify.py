@@ -77,7 +77,7 @@ def simplify(expr: Expr, bounds: Bounds | None = None) -> Expr:
         case Binary(op=op) if op.is_comparison:
             return _comparison(expr, known)
         case Binary():
-            return _rebuild(_linear(expr, known), known)
+            return _rebuild(_linear(expr, known))
 
 
 def _select(expr: Select, bounds: Bounds) -> Expr:
@@ -138,7 +138,7 @@ def _product(expr: Binary, bounds: Bounds) -> Linear:
     for scaled, factor in ((left, right), (right, left)):
         if not factor[0]:
             return {atom: c * factor[1] for atom, c in scaled[0].items() if factor[1]}, scaled[1] * factor[1]
-    return {Binary(Op.MUL, _rebuild(left, bounds), _rebuild(right, bounds)): 1}, 0
+    return {Binary(Op.MUL, _rebuild(left), _rebuild(right)): 1}, 0
 
 
 def _divide(value: Linear, by: int, bounds: Bounds) -> tuple[Linear, Linear]:
@@ -168,7 +168,7 @@ def _quotient(value: Linear, by: int, bounds: Bounds) -> Linear:
     if common > 1:  # the part of the constant below the common factor cannot carry
         rest = ({atom: c // common for atom, c in rest[0].items()}, rest[1] // common)
         by //= common
-    inner = _rebuild(rest, bounds)
+    inner = _rebuild(rest)
     if by == 1:
         return _sum(whole, rest, 1)
     if isinstance(inner, Binary) and inner.op is Op.DIV and isinstance(inner.b, Const):
@@ -186,7 +186,7 @@ def _remainder(value: Linear, by: int, bounds: Bounds) -> Linear:
     inner = ({atom: c // common for atom, c in rest[0].items()}, rest[1] // common)
     if by == common:
         return {}, low
-    return {Binary(Op.MOD, _rebuild(inner, bounds), Const(by // common)): common}, low
+    return {Binary(Op.MOD, _rebuild(inner), Const(by // common)): common}, low
 
 
 def _rejoin(value: Linear) -> Linear:
@@ -218,7 +218,7 @@ def _assemble(value: Linear) -> Expr:
     return binary(Op.ADD, result, value[1])
 
 
-def _rebuild(value: Linear, bounds: Bounds) -> Expr:
+def _rebuild(value: Linear) -> Expr:
     return _assemble(_rejoin(value))
 
 

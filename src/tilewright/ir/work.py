@@ -6,10 +6,10 @@ and with clusters; `lowering/scheduler.py` makes the statements.
 
 from __future__ import annotations
 
-from enum import Enum
+from tilewright.enums import Spelled
 
 
-class Walk(Enum):
+class Walk(Spelled):
     """How blocks come by their work items.
 
     ONE_TILE: block i has item i. PERSISTENT: a resident grid; block i has items i, i + blocks, i + 2 * blocks, ...
@@ -20,11 +20,8 @@ class Walk(Enum):
     PERSISTENT = "persistent"
     STREAM_K = "stream-K"
 
-    def __repr__(self) -> str:
-        return f"Walk.{self.name}"
 
-
-class Problems(Enum):
+class Problems(Spelled):
     """How many problems one launch computes, and where they lie.
 
     ONE: a single one. STRIDED: strided batched; matrix i of each operand begins i steps (`A_step`, ... in elements)
@@ -42,9 +39,6 @@ class Problems(Enum):
     GROUPED_K = "grouped along k by offsets"
     COUNTED_M = "grouped along m by counts"
 
-    def __repr__(self) -> str:
-        return f"Problems.{self.name}"
-
     @property
     def has_groups(self) -> bool:
         """Whether the sizes of problems are known on the device only."""
@@ -56,7 +50,7 @@ class Problems(Enum):
         return self in (Problems.GROUPED_M, Problems.COUNTED_M)
 
 
-class SplitK(Enum):
+class SplitK(Spelled):
     """What becomes of the partial sums of a tile of C whose range of k is shared out.
 
     NONE: one item sums all of k. PARTIALS: C is a workspace that holds the partial sums of each part, one matrix below
@@ -72,9 +66,6 @@ class SplitK(Enum):
     ORDERED = "added up in order"
     CLUSTER = "added up in a cluster"
     RANKS = "added up across ranks"
-
-    def __repr__(self) -> str:
-        return f"SplitK.{self.name}"
 
     @property
     def by_items(self) -> bool:

@@ -16,7 +16,7 @@ from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move, ShuffleAdd
 from tilewright.kernels.scaling import INVERSE, SCALE, power_of_two
-from tilewright.kernels.splitting import THREADS, PieceStatements, reasons_of_lines, widest
+from tilewright.kernels.splitting import THREADS, PieceStatements, reasons_of_lines
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
@@ -30,6 +30,7 @@ from tilewright.kernels.statements import (
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.splitting import Splitting
 from tilewright.units import ceil_div
@@ -66,7 +67,7 @@ class LineSplittingConfig:
     def of(cls, problem: Splitting, aligned_bytes: int, *, overlapped: bool = True) -> LineSplittingConfig:
         """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
-        width = widest(problem, aligned_bytes)
+        width = widest(F32.bytes, aligned_bytes, problem.length)
         vectors, along, held = ceil_div(problem.to_length, width), WARP_LANES, 1
         while along < _MOST_THREADS and along * _GOOD_VECTORS < vectors:
             along *= 2

@@ -17,7 +17,7 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, finite_magnitude
-from tilewright.ir.kernel import WIDEST_BYTES, Kernel
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd
 from tilewright.kernels.statements import (
     BLOCK,
@@ -33,6 +33,7 @@ from tilewright.kernels.statements import (
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.quantization import BLOCK as GROUP
 from tilewright.problem.quantization import LEAST_SCALE, Quantization
@@ -63,13 +64,8 @@ class QuantizationConfig:
     def of(cls, problem: Quantization, aligned_bytes: int, *, overlapped: bool = True) -> QuantizationConfig:
         """The widest that is legal. aligned_bytes: what the address and the lines of the source are multiples of; the
         codes begin at a multiple of 16."""
-        lines = aligned_bytes | problem.leading * problem.dtype.bytes
-        widths = (w for w in (8, 4, 2, 1) if w * problem.dtype.bytes <= WIDEST_BYTES)
-        width = next(
-            w
-            for w in widths
-            if w == 1 or not (lines % (w * problem.dtype.bytes) or problem.length % w or problem.to_leading % w)
-        )
+        lines = problem.length, problem.leading, problem.to_leading
+        width = widest(problem.dtype.bytes, aligned_bytes, *lines)
         by_block = problem.lines <= _FEW_LINES and problem.length >= _LONG_LINE
         return cls(width, THREADS if by_block and problem.groups != "block" else WARP_LANES, overlapped)
 

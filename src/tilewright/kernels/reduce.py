@@ -28,6 +28,7 @@ from tilewright.kernels.statements import (
     element_of,
     launched,
     registers,
+    threads_along,
     times,
     together,
     unrolled,
@@ -77,8 +78,7 @@ class ReduceConfig:
         vector = WIDEST_BYTES // F32.bytes
         whole = all(one % vector == 0 for one in (problem.n, problem.row, problem.part))
         width = vector if whole and aligned_bytes % (vector * problem.out.bytes) == 0 else 1
-        pieces = ceil_div(problem.n, width)
-        along = next(threads for threads in (8, 16, 32, 64, THREADS) if threads >= pieces or threads == THREADS)
+        along = threads_along(ceil_div(problem.n, width), most=THREADS)
         loads = next(count for count in (0, 1, 2, 4, _IN_FLIGHT) if count >= problem.parts - 1 or count == _IN_FLIGHT)
         return cls(width, along, min(4, _IN_FLIGHT // max(loads, 1)), loads, False, overlapped)
 

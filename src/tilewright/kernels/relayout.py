@@ -18,12 +18,13 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Op, Var, binary, both
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
-from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel
+from tilewright.ir.kernel import WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
     WARP_LANES,
+    against_batch,
     against_overlap,
     argument,
     at,
@@ -31,9 +32,11 @@ from tilewright.kernels.statements import (
     element_of,
     launched,
     registers,
+    threads_along,
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.units import ceil_div
@@ -70,11 +73,9 @@ class CopyConfig:
         """The widest copy that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
         most = _WORD_BYTES // dtype.bytes if copy.transposed else WIDEST_BYTES // max(dtype.bytes, out.bytes)
-        widths = [width for width in (16, 8, 4, 2, 1) if width <= most]
-        width = next(w for w in widths if w == 1 or (aligned_bytes % (w * dtype.bytes) == 0 and copy.length % w == 0))
-        pieces = ceil_div(copy.to_length, width)
-        along = next(threads for threads in (8, 16, 32, 64, 128, THREADS) if threads >= pieces or threads == THREADS)
-        return cls(copy.transposed, width, THREADS if copy.transposed else along)
+        width = widest(dtype.bytes, aligned_bytes, copy.length, most=most)
+        along = THREADS if copy.transposed else threads_along(ceil_div(copy.to_length, width))
+        return cls(copy.transposed, width, along)
 
     def lines(self, dtype: DType) -> int:
         """Lines of the copy that a block writes."""
@@ -118,9 +119,7 @@ class RelayoutConfig:
             piece = max(how.width, _WORD_BYTES // problem.out.bytes if how.transposed else 1)
             if copy.to_length % piece or copy.to_leading % piece or copy.to_step % piece:
                 found.append(f"lines of {copy.to_length} elements of a copy are not multiples of {piece}")
-        if problem.count > MOST_ALONG_Z:
-            found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-        return *found, *against_overlap(self.overlapped, spec)
+        return *found, *against_batch(problem.count), *against_overlap(self.overlapped, spec)
 
     def blocks(self, problem: Relayout) -> int:
         """Blocks of one matrix of the batch."""

@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
-from tilewright.ir.kernel import WIDEST_BYTES, Kernel
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
 from tilewright.kernels.statements import (
     BLOCK,
@@ -27,9 +27,11 @@ from tilewright.kernels.statements import (
     element_of,
     launched,
     registers,
+    threads_along,
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.row_sums import RowSums
 from tilewright.units import ceil_div
@@ -55,13 +57,8 @@ class RowSumsConfig:
     @classmethod
     def of(cls, problem: RowSums, aligned_bytes: int, *, overlapped: bool = True) -> RowSumsConfig:
         """The widest that is legal. aligned_bytes: what the addresses and the rows of both are multiples of."""
-        size = problem.dtype.bytes
-        widths = (w for w in (16, 8, 4, 2, 1) if w * size <= WIDEST_BYTES)
-        width = next(w for w in widths if w == 1 or not (aligned_bytes % (w * size) or problem.length % w))
-        along = WARP_LANES
-        while along < THREADS and along * width < problem.length:
-            along *= 2
-        return cls(width, along, overlapped)
+        width = widest(problem.dtype.bytes, aligned_bytes, problem.length)
+        return cls(width, threads_along(ceil_div(problem.length, width), least=WARP_LANES), overlapped)
 
     def reasons_against(self, problem: RowSums, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot do it, in words; empty if it can."""

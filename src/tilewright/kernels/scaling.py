@@ -15,11 +15,13 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import finite_magnitude
-from tilewright.ir.kernel import MOST_ALONG_Z, Kernel
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
+    WARP_LANES,
+    against_batch,
     against_overlap,
     argument,
     at,
@@ -27,18 +29,17 @@ from tilewright.kernels.statements import (
     element_of,
     launched,
     registers,
+    threads_along,
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.emulation import LARGEST_SCALE, SCALED_TO
 from tilewright.problem.scaling import Scaling
 from tilewright.units import ceil_div
 
 THREADS = 256
-
-_WIDEST = 4
-"""Elements of f32 of one access."""
 
 _IN_FLIGHT = 8
 """Loads of a thread that are under way at a time."""
@@ -70,10 +71,8 @@ class ScalingConfig:
     def of(cls, problem: Scaling, aligned_bytes: int, *, overlapped: bool = True) -> ScalingConfig:
         """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
-        widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
-        width = next(w for w in widths if w == 1 or problem.length % w == 0)
-        vectors = ceil_div(problem.length, width * _IN_FLIGHT)
-        along = next(threads for threads in (32, 64, 128, THREADS) if threads >= vectors or threads == THREADS)
+        width = widest(F32.bytes, aligned_bytes, problem.length)
+        along = threads_along(ceil_div(problem.length, width * _IN_FLIGHT), least=WARP_LANES)
         return cls(width, _STRIP if problem.across else along, overlapped)
 
     def reasons_against(self, problem: Scaling, spec: DeviceSpec | None = None) -> tuple[str, ...]:
@@ -81,9 +80,7 @@ class ScalingConfig:
         found: list[str] = []
         if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
-        if problem.count > MOST_ALONG_Z:
-            found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-        return *found, *against_overlap(self.overlapped, spec)
+        return *found, *against_batch(problem.count), *against_overlap(self.overlapped, spec)
 
     def kernel(self, problem: Scaling) -> Kernel:
         """The kernel for lines, or for columns; sizes are arguments, offsets have 64 bits."""

@@ -14,11 +14,12 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.kernel import MOST_ALONG_Z, Kernel
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, Let, Move
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
+    against_batch,
     against_overlap,
     argument,
     at,
@@ -26,9 +27,11 @@ from tilewright.kernels.statements import (
     element_of,
     launched,
     registers,
+    threads_along,
     times,
     together,
     unrolled,
+    widest,
 )
 from tilewright.problem.emulation import largest, smallest
 from tilewright.problem.gemm import LARGEST_FACTOR
@@ -37,18 +40,8 @@ from tilewright.units import ceil_div
 
 THREADS = 256
 
-_WIDEST = 4
-"""Elements of f32 of one access."""
-
 _VECTORS = {4: 4, 2: 4, 1: 8}
 """Vectors of a thread on their way at a time, by their elements."""
-
-
-def widest(problem: Splitting, aligned_bytes: int) -> int:
-    """Elements of a load that are legal. aligned_bytes: what the address, the lines and the steps of the source are
-    multiples of."""
-    widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
-    return next(w for w in widths if w == 1 or problem.length % w == 0)
 
 
 def reasons_of_lines(width: int, problem: Splitting, overlapped_on: DeviceSpec | None) -> tuple[str, ...]:
@@ -61,9 +54,7 @@ def reasons_of_lines(width: int, problem: Splitting, overlapped_on: DeviceSpec |
         found.append(f"lines of {problem.to_length} elements of a piece are not multiples of {width}")
     if problem.across and problem.scale_step % width:
         found.append(f"{problem.scale_step} scales of a matrix are not multiples of {width}")
-    if problem.count > MOST_ALONG_Z:
-        found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
-    return *found, *against_overlap(True, overlapped_on)
+    return *found, *against_batch(problem.count), *against_overlap(True, overlapped_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +74,8 @@ class SplittingConfig:
     def of(cls, problem: Splitting, aligned_bytes: int, *, overlapped: bool = True) -> SplittingConfig:
         """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
-        width = widest(problem, aligned_bytes)
-        vectors = ceil_div(problem.to_length, width)
-        along = next(threads for threads in (8, 16, 32, 64, 128, THREADS) if threads >= vectors or threads == THREADS)
-        return cls(width, along, overlapped)
+        width = widest(F32.bytes, aligned_bytes, problem.length)
+        return cls(width, threads_along(ceil_div(problem.to_length, width)), overlapped)
 
     def reasons_against(self, problem: Splitting, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot split this operand, in words; empty if it can."""

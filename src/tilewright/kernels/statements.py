@@ -12,7 +12,7 @@ from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.ranges import NATURAL, Interval, interval
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, For, If, Let, Stmt
@@ -64,6 +64,34 @@ def against_overlap(overlapped: bool, spec: DeviceSpec | None) -> tuple[str, ...
     """Why a kernel cannot start under the one before on a GPU; empty if it can, or if it does not."""
     if overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
         return (f"{spec.name} has no programmatic dependent launch",)
+    return ()
+
+
+def widest(element_bytes: int, aligned_bytes: int, *lengths: int, most: int = WIDEST_BYTES) -> int:
+    """Elements of the widest access to a line, at most so many: addresses are multiples of `aligned_bytes`, lines of
+    `lengths` elements.
+
+    >>> widest(4, 16, 12), widest(2, 16, 12), widest(4, 8, 12, most=4)
+    (4, 4, 2)
+    """
+    widths = (width for width in (16, 8, 4, 2) if width * element_bytes <= WIDEST_BYTES and width <= most)
+    whole = (w for w in widths if aligned_bytes % (w * element_bytes) == 0 and not any(size % w for size in lengths))
+    return next(whole, 1)
+
+
+def threads_along(pieces: int, *, least: int = 8, most: int = 256) -> int:
+    """Threads of a block that share a line of so many pieces: a power of two.
+
+    >>> threads_along(3), threads_along(33), threads_along(1000)
+    (8, 64, 256)
+    """
+    return min(most, max(least, 1 << max(pieces - 1, 0).bit_length()))
+
+
+def against_batch(count: int) -> tuple[str, ...]:
+    """Why a grid cannot have the matrices of a batch along z; empty if it can."""
+    if count > MOST_ALONG_Z:
+        return (f"a batch of {count} matrices exceeds the {MOST_ALONG_Z} blocks along z",)
     return ()
 
 

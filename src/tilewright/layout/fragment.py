@@ -8,13 +8,13 @@ use only `+ * // %` and work on integers, NumPy arrays and index expressions ali
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.dtypes import Array
+from tilewright.enums import Spelled
 
 MATRIX_ROWS = 8
 """ldmatrix and stmatrix move matrices of eight rows. Source: PTX ISA 9.0, ldmatrix."""
@@ -32,14 +32,11 @@ WORD_BYTES = 4
 """What one register of a lane holds."""
 
 
-class Holder(Enum):
+class Holder(Spelled):
     """What a digit counts: lanes of the group, or registers of one lane."""
 
     LANE = "lane"
     REGISTER = "register"
-
-    def __repr__(self) -> str:
-        return f"Holder.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

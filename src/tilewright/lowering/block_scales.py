@@ -32,6 +32,7 @@ from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
+from tilewright.lowering.kernel_parts import over_digits
 from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.block_scales import NAMES, PIECE, BlockScaleName, BlockScales, slots_of, step_names
@@ -252,9 +253,7 @@ class Side:
         index = (*(Var(name) for name in self._tiles), Var(_NUMBER))
         assign = Assign(Ref(self.buffer, index), Load(self.coming, index), origin=self.name)
         body: Body = (For(_NUMBER, Const(self.count), (assign,), unroll=True),)
-        for axis in reversed(self._looped):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
+        return over_digits(self._looped, body)
 
     def read(self, stages: int, use: Use, into: Buffer) -> Body:
         """The scales of a thread for a use of the ring from its slot into registers. Loops have names of their own:

@@ -18,7 +18,7 @@ BOX_BYTES = 16
 def check_engine(program: Program) -> None:
     """Raise LoweringError where TMA would load, or store, something else than is needed."""
     brought = [s for s in program.staged if s.route is Route.TMA and s.operand != "C"]
-    result = next((s for s in program.staged if s.operand == "C"), None)
+    result = program.staged_result
     for staged in brought:
         _check_ring(program, staged)
     if result is not None:

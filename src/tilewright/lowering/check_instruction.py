@@ -68,7 +68,7 @@ def _promotes_stages(program: Program) -> bool:
 def _check_scales(program: Program, scales: BlockScales) -> None:
     """A scale multiplies the sum of its block of k, which is what a stage holds."""
     promotion = accumulator_of(program).promotion
-    by_tma = any(staged.route is Route.TMA for staged in program.staged)
+    by_tma = program.uses_tma
     by_roles = by_tma and program.specialized is not None  # the producer's warps bring the scales
     if promotion is None or promotion.every != scales.depth or not (_promotes_stages(program) and by_roles):
         raise LoweringError(
@@ -160,7 +160,7 @@ def _check_whole_tiles(program: Program, staged: Staged, name: str) -> None:
 
 
 def _check_opaque_sum(program: Program, name: str) -> None:
-    staged = next((s for s in program.staged if s.operand == "C"), None)
+    staged = program.staged_result
     if staged is None or staged.distribution is None:
         raise LoweringError(
             f"Which lane of {name} holds which result is not known, so no lane can store its own.",

@@ -119,7 +119,7 @@ def _check_ragged_orders(program: Program, variant: Variant) -> None:
     along = [name for name in gemm.factors if gemm.operand(name).contiguous == dim]
     if not along:
         return
-    if any(staged.route is Route.TMA for staged in program.staged):
+    if program.uses_tma:
         orders = "A of groups along m is row-major" if dim == "m" else "A of groups along k is column-major and B row"
         raise LoweringError(
             f"{orders}{'' if dim == 'm' else '-major'}, where TMA loads it.",
@@ -141,7 +141,7 @@ def _check_listed(program: Program) -> None:
             note="blocks along z have a problem each, of any size.",
             hint="leave both out, or use offsets on the device.",
         )
-    by_tma = any(staged.route is Route.TMA for staged in program.staged)
+    by_tma = program.uses_tma
     if by_tma or cluster_size(program) > 1:
         raise LoweringError(
             "A list of problems cannot be read by clusters of blocks, nor by TMA.",

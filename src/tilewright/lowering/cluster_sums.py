@@ -22,7 +22,7 @@ from tilewright.ir.async_stmt import ClusterBarrier, ExpectBytes, FenceBarriers,
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.program import GROUP_LANES, Program, Route
+from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
 from tilewright.ir.tiles import fragment_of, quad_shuffle_axis
 from tilewright.ir.work import Problems, SplitK, Walk
@@ -190,7 +190,7 @@ def _check_owned(program: Program, blocks: int) -> None:
             hint='leave Stage("C", ...) out, and use Vectorize("C", 2) with mma.sync.',
         )
     fragment = fragment_of(program, "C")
-    if program.specialized is None and any(staged.route is Route.TMA for staged in program.staged):
+    if program.specialized is None and program.uses_tma:
         raise LoweringError(
             f"The {blocks} blocks of a cluster that share out k load by TMA with a warpgroup of its own only.",
             hint="Specialize(...), or copies through registers or cp.async.",

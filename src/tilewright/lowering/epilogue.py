@@ -49,7 +49,7 @@ from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, over_digits, value_buffer
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
@@ -348,10 +348,7 @@ class Epilogue:
         vector = self._shuffled_vector(sums, reads)
         body: Body = (For(_ROW, Const(fragment.registers // self._held), vector, unroll=True),)
         body = (For(_FOUR, Const((axis.extent or 1) // QUAD_LANES), body, unroll=True),)
-        for other in reversed(self.program.sum_axes):
-            if other != axis:
-                body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
-        return body
+        return over_digits([other for other in self.program.sum_axes if other != axis], body)
 
     def _shuffled_vector(self, sums: Sums, reads: bool) -> Body:
         """One vector: a lane's words of a row of each of four fragments, exchanged for a row of one."""
@@ -403,9 +400,7 @@ class Epilogue:
         else:
             store = store_tile(self.program, tile, self._store_vector)
         body = (*fill, *store)
-        for axis in reversed(outside):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
+        return over_digits(outside, body)
 
     def _fill_block_tile(self, sums: Sums, tile: Tile) -> Body:
         """Accumulators into the shared tile of the result."""

@@ -97,7 +97,7 @@ def epilogue_plan(program: Program) -> EpiloguePlan:
     stored = (name for name in program.gemm.results if scales is None or name != scales.operand.name)
     outputs = tuple(_output(program, name) for name in stored)
     vectors = vectors_of(program, program.gemm.epilogue.reads)
-    staged = next((s for s in program.staged if s.operand == "C"), None)
+    staged = program.staged_result
     if staged is None:
         shuffles = quad_shuffle_axis(program) is not None
         rearrangement = Rearrangement.QUAD_SHUFFLE if shuffles else Rearrangement.NONE

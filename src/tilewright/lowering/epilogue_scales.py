@@ -25,7 +25,7 @@ from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of
 from tilewright.lowering.epilogue_plan import Subtile, epilogue_plan
-from tilewright.lowering.kernel_parts import ELEMENT, global_place
+from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits
 from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
@@ -131,9 +131,7 @@ class BlockScales(SubtileGeometry):
         body = self._block(block, finished, reads)
         if self._blocks > 1:
             body = (For(_NUMBER, Const(self._blocks), body, unroll=True),)
-        for axis in reversed(self.strided_digits):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
+        return over_digits(self.strided_digits, body)
 
     def _block(self, block: Expr, finished: Finished, reads: bool) -> Body:
         largest = Buffer("largest", Space.REGISTER, F32, (_ROWS,), note="magnitude of a block")

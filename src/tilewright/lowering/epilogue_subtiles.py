@@ -37,7 +37,7 @@ from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits, value_buffer
 from tilewright.lowering.located import M_FIRST, M_SIZE, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 
@@ -141,9 +141,7 @@ class SubtileStore(SubtileGeometry):
         if self.transposed:
             per_subtile = subtile.columns // FRAGMENT_ROWS
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
-        for axis in reversed(self.strided_digits):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
+        return over_digits(self.strided_digits, body)
 
     def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
         """The digits of the running fragment, and the first register of a chunk of its columns."""

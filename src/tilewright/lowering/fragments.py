@@ -12,7 +12,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Var
-from tilewright.ir.program import Axis, Program, Route, Staged
+from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import (
     Assign,
     Body,
@@ -28,7 +28,7 @@ from tilewright.ir.stmt import (
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.kernel_parts import Steps, every, global_place
+from tilewright.lowering.kernel_parts import Steps, every, global_place, over_digits
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order, Product
 
@@ -89,7 +89,7 @@ def round_fragments(program: Program, tile: Tile, env: Env) -> Body:
         along = program.gemm.operand(tile.staged.operand).dims.index("k")
         pairs = fragment.pairs(1 if along == 1 else 0)
         rounding = tuple(RoundPair(held(Const(a)), held(Const(b)), rounded, origin=name) for a, b in pairs)
-    return _over(tile.register_axes, rounding)
+    return over_digits(tile.register_axes, rounding)
 
 
 def multiply_tiles(program: Program, sums: Sums, env: Env) -> Body:
@@ -123,13 +123,6 @@ def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:
 
 def _fragments_of(program: Program, name: str) -> Tile:
     return tile_of(program, next(staged for staged in reversed(program.chain(name))))  # type: ignore[arg-type]
-
-
-def _over(axes: tuple[Axis, ...], body: Body) -> Body:
-    """`body` for each fragment of a tile whose fragments these digits number."""
-    for axis in reversed(axes):
-        body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-    return body
 
 
 def _parent(program: Program, staged: Staged) -> Tile:

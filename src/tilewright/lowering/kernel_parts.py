@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
@@ -59,9 +59,13 @@ def over_vectors(axes: tuple[Axis, ...], span: Span, width: int, body: Body) -> 
     for axis, values in covered:
         body = every(axis.name, axis.extent or 1, values, body)
     inside = {axis.name for axis, _ in covered}
+    return over_digits([axis for axis in axes if axis.name not in inside], body)
+
+
+def over_digits(axes: Sequence[Axis], body: Body) -> Body:
+    """`body` for each value of these digits, the last of them innermost, unrolled."""
     for axis in reversed(axes):
-        if axis.name not in inside:
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
     return body
 
 

@@ -9,7 +9,7 @@ from tilewright.ir.async_stmt import InitBarrier, StartNextGrid, StoreAsync, Tma
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, guarded, step_of
-from tilewright.ir.program import Level, Program, Route
+from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
@@ -37,7 +37,7 @@ from tilewright.problem.gemm import Dim
 def _behind_others(program: Program) -> Body:
     """Where threads load for themselves, all of a kernel that started early waits for the kernels before: its blocks
     are there when these end."""
-    if not program.overlapped or any(staged.route is Route.TMA for staged in program.staged):
+    if not program.overlapped or program.uses_tma:
         return ()
     return StartNextGrid(), WaitPreviousGrid()
 
@@ -157,7 +157,7 @@ def _check_sum(program: Program) -> None:
             note="the addend is not scaled.",
             hint="Epilogue() adds it afterwards.",
         )
-    staged = next((one for one in program.staged if one.operand == "C"), None)
+    staged = program.staged_result
     if gemm.accumulators > 1 and (not program.late_beta or (staged is not None and not staged.finished)):
         raise LoweringError(
             f"C is made of {gemm.accumulators} sums, and a tile of it in shared memory, or beta * C, is one.",

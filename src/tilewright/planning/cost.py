@@ -252,7 +252,7 @@ def few_rows(gemm: Gemm) -> Gemm:
     """The problem, or its transpose, whose result has no more rows than columns: to GEMV kernels they are the same."""
     if gemm.m <= gemm.n:
         return gemm
-    a, b = (Order.COL if order is Order.ROW else Order.ROW for order in (gemm.b, gemm.a))
+    a, b = gemm.b.other, gemm.a.other
     return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
 
 

@@ -23,8 +23,8 @@ from tilewright.dtypes import BF16, F16, F32, I32, Array, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.epilogue import PLAIN, Epilogue
-from tilewright.problem.gemm import Gemm, Order, leading_of
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind, TmaMatrix
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, TmaMatrix, elements_of
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes, CodesName
@@ -149,8 +149,11 @@ def fragment_places() -> tuple[Array, Array]:
     return lane // 4 + 8 * (element // 2 % 2), 2 * (lane % 4) + element % 2 + 8 * (element // 4)
 
 
+_OF_TILES = f"of tiles of {TILE} columns"
+
+
 @dataclass(frozen=True, slots=True)
-class CodedProduct:
+class CodedProduct(PlainProblem):
     """A: (m, k), rows lda elements apart. C: (m, n), rows ldc apart, with an epilogue of ready-made parts. dtype: of A,
     bf16 or f16, to which codes are unpacked; out: of C. alpha, beta: as of a `Gemm`."""
 
@@ -187,35 +190,31 @@ class CodedProduct:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        scales = (NamedMatrix("scales", self.weight.scale_dtype),) if self.weight.group else ()
-        added = (NamedMatrix(one.name, one.dtype or self.out) for one in self.epilogue.operands)
-        return NamedMatrix("A", self.dtype), NamedMatrix("codes", I32), NamedMatrix("C", self.out), *scales, *added
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("C",)
+        weight, dtype, out = self.weight, self.dtype, self.out
+        a, c = elements_of(self.m, self.k, self.lda), elements_of(self.m, self.n, self.ldc)
+        found = [
+            NamedMatrix("A", dtype, a, f"{dtype}, M x K, rows lda elements apart"),
+            NamedMatrix("codes", I32, weight.words, f"{weight.codes}, {_OF_TILES}, in words as lanes unpack them"),
+            NamedMatrix("C", out, c, f"{out}, M x N, rows ldc elements apart", written=True),
+        ]
+        if weight.group:
+            lie = f"{weight.scale_dtype}, {_OF_TILES}, {TILE} for each group"
+            found.append(NamedMatrix("scales", weight.scale_dtype, weight.scale_elements, lie))
+        for one in self.epilogue.operands:
+            of = one.dtype or out
+            found.append(NamedMatrix(one.name, of, self.n, f"{of}, one for each column"))
+        return tuple(found)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = (Scalar(name.upper(), getattr(self, name), ScalarKind.SIZE) for name in ("m", "n", "k"))
-        leading = (Scalar(leading_of(name), getattr(self, leading_of(name)), ScalarKind.OFFSET) for name in ("A", "C"))
-        return *sizes, *leading, *(Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta"))
+        factors = (Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta"))
+        return *sizes, *self.offsets("lda", "ldc"), *factors
 
     @property
     def formats(self) -> tuple[DType, DType, CodesName, int, Epilogue]:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.out, self.weight.codes.name, self.weight.group, self.epilogue
-
-    def storage_elements(self, name: str) -> int:
-        match name:
-            case "A" | "C":
-                leading, length = (self.lda, self.k) if name == "A" else (self.ldc, self.n)
-                return (self.m - 1) * leading + length if self.m else 0
-            case "codes":
-                return self.weight.words
-            case "scales":
-                return self.weight.scale_elements
-        return self.n
 
     def tma_matrix(self, name: str) -> TmaMatrix:
         """A by its rows; codes and scales by tiles of columns, each a line."""
@@ -241,19 +240,6 @@ class CodedProduct:
     def title(self) -> str:
         shared = f"{self.weight.group} of k" if self.weight.group else "a column"
         return f"C = A @ B, B in codes of {self.weight.codes}, a scale for {shared}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        lines = {
-            "A": f"A       {self.dtype}, M x K, rows lda elements apart",
-            "codes": f"codes   {self.weight.codes}, of tiles of {TILE} columns, in words as lanes unpack them",
-            "C": f"C       {self.out}, M x N, rows ldc elements apart",
-            "scales": f"scales  {self.weight.scale_dtype}, of tiles of {TILE} columns, {TILE} for each group",
-            "bias": f"bias    {self.out}, one for each column",
-            "scale_n": "scale_n f32, one for each column",
-        }
-        return tuple(lines[matrix.name] for matrix in self.matrices)
 
     @property
     def gemm(self) -> Gemm:

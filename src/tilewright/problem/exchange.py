@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from tilewright.dtypes import I32, DType
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(PlainProblem):
     """rows: of each rank, one behind the other. rank: the running one. columns: elements of a row, without gaps.
     summed: see above."""
 
@@ -28,19 +28,21 @@ class Exchange:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        """received and flags: of every rank, by tables of addresses. flags: 0 before the first launch."""
-        result = (NamedMatrix("result", self.dtype),) if self.summed else ()
+        """received and flags: of every rank, by tables of addresses, without elements here. flags: 0 before the first
+        launch."""
+        dtype, own, every = self.dtype, self.rows[self.rank], sum(self.rows)
+        rows = ("all rows", every) if self.summed else ("own rows", own)
+        result = NamedMatrix("result", dtype, own * self.columns, f"{dtype}, own rows x columns", written=True)
+        starts = "i32, ranks + 1: the first row of each rank"
+        received = f"{dtype}, of each rank: what it receives"
+        flags = "i32, of each rank: for each sender and block, 0 before the first launch"
         return (
-            NamedMatrix("source", self.dtype),
-            *result,
-            NamedMatrix("shard_starts", I32),
-            NamedMatrix("peer_received", self.dtype, of_ranks=True),
-            NamedMatrix("peer_flags", I32, of_ranks=True),
+            NamedMatrix("source", dtype, rows[1] * self.columns, f"{dtype}, {rows[0]} x columns"),
+            *((result,) if self.summed else ()),
+            NamedMatrix("shard_starts", I32, len(self.starts), starts),
+            NamedMatrix("peer_received", dtype, 0, received, written=not self.summed, of_ranks=True),
+            NamedMatrix("peer_flags", I32, 0, flags, of_ranks=True),
         )
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("result",) if self.summed else ("peer_received",)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -62,12 +64,6 @@ class Exchange:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.summed
 
-    def storage_elements(self, name: str) -> int:
-        """Of what lies on the running rank alone; tables of addresses are no elements."""
-        own, every = self.rows[self.rank], sum(self.rows)
-        rows = {"source": every if self.summed else own, "result": own}
-        return rows[name] * self.columns if name in rows else len(self.starts) if name == "shard_starts" else 0
-
     @property
     def moved_bytes(self) -> int:
         """What the running rank reads and writes in its own memory."""
@@ -81,15 +77,3 @@ class Exchange:
             "parts of rows that ranks send each other, added up" if self.summed else "rows that ranks send each other"
         )
         return f"{parts}, {self.dtype}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        lines = {
-            "source": f"source         {self.dtype}, {'all rows' if self.summed else 'own rows'} x columns",
-            "result": f"result         {self.dtype}, own rows x columns",
-            "shard_starts": "shard_starts   i32, ranks + 1: the first row of each rank",
-            "peer_received": f"peer_received  {self.dtype}, of each rank: what it receives",
-            "peer_flags": "peer_flags     i32, of each rank: for each sender and block, 0 before the first launch",
-        }
-        return tuple(lines[matrix.name] for matrix in self.matrices)

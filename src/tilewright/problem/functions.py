@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from enum import Enum
 
 import numpy as np
 
 from tilewright.dtypes import Array
+from tilewright.enums import Spelled
 
 STEEPEST = 1.13
 """No activation here is steeper: GELU reaches a slope of 1.129 at sqrt(2)."""
 
 
-class Activation(Enum):
+class Activation(Spelled):
     """A function of one number, by the name that the emitted text gives it."""
 
     RELU = "relu"
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
     SILU = "silu"
-
-    def __repr__(self) -> str:
-        return f"Activation.{self.name}"
 
     def of(self, x: Array) -> Array:
         """The function in float64; NaN stays NaN.
@@ -48,7 +45,7 @@ def _erf(x: Array) -> Array:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x)
 
 
-class Elementary(Enum):
+class Elementary(Spelled):
     """A function of one number that activations and epilogues are made of."""
 
     NEGATIVE = "negative"
@@ -59,9 +56,6 @@ class Elementary(Enum):
     TANH = "tangens_hyperbolicus"
     ERF = "error_function"
     SIGMOID = "sigmoid"
-
-    def __repr__(self) -> str:
-        return f"Elementary.{self.name}"
 
     def of(self, x: Array) -> Array:
         """The function in float64; NaN stays NaN.
@@ -94,7 +88,7 @@ class Elementary(Enum):
 Function = Activation | Elementary
 
 
-class Operation(Enum):
+class Operation(Spelled):
     """A function of two values, by its text. Comparisons give truths, of which `both` and `either` make others."""
 
     PLUS = "+"
@@ -109,9 +103,6 @@ class Operation(Enum):
     UNEQUAL = "!="
     BOTH = "&&"
     EITHER = "||"
-
-    def __repr__(self) -> str:
-        return f"Operation.{self.name}"
 
     def of(self, a: Array, b: Array) -> Array:
         """The operation in float64. The minimum and the maximum of NaN and a number are NaN.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import sys
 from dataclasses import dataclass, replace
-from enum import Enum
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
 from tilewright.artifacts import Extent
 from tilewright.dtypes import ALL, F32, FP8_FORMATS, TF32_FORMATS, DType
-from tilewright.errors import FormatError, ProblemError
+from tilewright.enums import Spelled
+from tilewright.errors import FormatError, ProblemError, UnknownName
 from tilewright.html_text import table
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName, BlockScales
@@ -41,14 +41,36 @@ FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
 """The fields of a `Gemm` that say number formats."""
 
 
-class Order(Enum):
+class Order(Spelled):
     """Which index of a matrix is contiguous in memory."""
 
     ROW = "row"  # the second index is contiguous, rows are `ld` elements apart
     COL = "col"  # the first index is contiguous, columns are `ld` elements apart
 
-    def __repr__(self) -> str:
-        return f"Order.{self.name}"
+    @property
+    def letter(self) -> str:
+        """As BLAS tells it of row-major matrices: N, or T for a transposed one."""
+        return "N" if self is Order.ROW else "T"
+
+    @property
+    def other(self) -> Order:
+        """That of the transposed matrix."""
+        return Order.COL if self is Order.ROW else Order.ROW
+
+
+ORDERS: dict[str, tuple[Order, Order]] = {a.letter + b.letter: (a, b) for a in Order for b in Order}
+"""The orders of A and B by their letters, from NN to TT."""
+
+
+def orders_of(letters: str) -> tuple[Order, Order]:
+    """The orders of A and B that two letters tell, in either case. Raises UnknownName.
+
+    >>> orders_of("NT")
+    (Order.ROW, Order.COL)
+    """
+    if letters.upper() not in ORDERS:
+        raise UnknownName("order of A and B", letters, ORDERS)
+    return ORDERS[letters.upper()]
 
 
 def leading_of(name: str) -> str:
@@ -443,6 +465,11 @@ class Gemm:
         title = f"{self.alpha:g} * A @ B + {self.beta:g} * C" if self.beta else f"{self.alpha:g} * A @ B"
         return table(title, ("matrix", "size", "format", "stored", "leading dimension"), rows, below=str(self))
 
+    @property
+    def orders(self) -> str:
+        """The letters of A's and B's order."""
+        return self.a.letter + self.b.letter
+
     def formula(self, *, indexed: bool = False) -> str:
         """C as text.
 
@@ -458,6 +485,5 @@ class Gemm:
         return self.epilogue.formula(*sums, indexed=indexed)
 
     def __str__(self) -> str:
-        orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))
         other = "" if self.b_dtype is None else f" by {self.b_dtype}"
-        return f"{self.m}x{self.n}x{self.k} {self.multiplied}{other} {orders}"
+        return f"{self.m}x{self.n}x{self.k} {self.multiplied}{other} {self.orders}"

@@ -6,6 +6,7 @@ simulation, gives the values of another one of that class.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -51,10 +52,17 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedMatrix:
-    """A matrix of a problem that has no `Operand`s. of_ranks: each rank of a group has one; a kernel is told of all."""
+    """A matrix of a problem that has no `Operand`s.
+
+    elements: from the first to the last, gaps included. told: its format and how it lies, for the header of a kernel.
+    written: by the launch. of_ranks: each rank of a group has one; a kernel is told of all.
+    """
 
     name: str
     dtype: DType
+    elements: int
+    told: str
+    written: bool = False
     of_ranks: bool = False
 
 
@@ -73,6 +81,50 @@ class Problem(Protocol):
 
     def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of a matrix, gaps included."""
+
+
+class PlainProblem(ABC):
+    """A problem whose matrices say themselves how they lie, and whose scalars are fields of it."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def matrices(self) -> tuple[NamedMatrix, ...]: ...
+
+    @property
+    @abstractmethod
+    def scalars(self) -> tuple[Scalar, ...]: ...
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What is computed, for the header of a kernel."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.matrices if one.written)
+
+    def storage_elements(self, name: str) -> int:
+        return next(one.elements for one in self.matrices if one.name == name)
+
+    def sizes(self, *names: str) -> tuple[Scalar, ...]:
+        """Fields that a kernel takes as sizes."""
+        return tuple(Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in names)
+
+    def offsets(self, *names: str) -> tuple[Scalar, ...]:
+        """Fields that a kernel takes as elements between lines or matrices."""
+        return tuple(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in names)
+
+
+def elements_of(lines: int, length: int, leading: int, count: int = 1, step: int = 0) -> int:
+    """Elements from the first to the last of lines, or of a batch of as many, whose beginnings are `leading` and
+    `step` apart.
+
+    >>> elements_of(3, 5, 8), elements_of(3, 0, 8)
+    (21, 0)
+    """
+    return (count - 1) * step + (lines - 1) * leading + length if lines and length else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
 from tilewright.problem.storages import Storages, lines_of
 from tilewright.units import ceil_div
 
@@ -28,7 +28,7 @@ no codes: it finds the largest finite magnitude of each line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quantization:
+class Quantization(PlainProblem):
     """dtype: of the source; out: of the codes.
 
     lines, length, leading: of the source: its lines, elements of a line, elements from line to line. to_leading: of the
@@ -63,35 +63,33 @@ class Quantization:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        source, largest = NamedMatrix("source", self.dtype), NamedMatrix("largest", F32)
+        elements = elements_of(self.lines, self.length, self.leading)
+        lies = f"{self.dtype}, lines x length, lines leading elements apart"
+        source = NamedMatrix("source", self.dtype, elements, lies)
         if self.groups == "largest":
-            return source, largest
-        known = (largest,) if self.groups == "all" else ()
-        return source, NamedMatrix("codes", self.out), NamedMatrix("scales", F32), *known
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("largest",) if self.groups == "largest" else ("codes", "scales")
+            return source, NamedMatrix("largest", F32, self.lines, "f32, one for each line", written=True)
+        codes = elements_of(self.lines, self.length, self.to_leading)
+        lies = f"{self.out}, lines x length, lines to_leading elements apart"
+        lines, count = self.counts
+        scales = (lines - 1) * self.scale_step + (count - 1) * self.scale_step_k + 1 if lines and count else 0
+        lie = "f32, of lines scale_step elements apart, along a line scale_step_k"
+        known = (NamedMatrix("largest", F32, 1, "f32, one number"),) if self.groups == "all" else ()
+        return (
+            source,
+            NamedMatrix("codes", self.out, codes, lies, written=True),
+            NamedMatrix("scales", F32, scales, lie, written=True),
+            *known,
+        )
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length")]
         names = ("leading", "to_leading", "scale_step", "scale_step_k")
-        return (*sizes, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in names))
+        return *self.sizes("lines", "length"), *self.offsets(*names)
 
     @property
     def formats(self) -> tuple[DType, DType, str]:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.out, self.groups
-
-    def storage_elements(self, name: str) -> int:
-        if name == "largest":
-            return 1 if self.groups == "all" else self.lines
-        if name == "scales":
-            lines, count = self.counts
-            return (lines - 1) * self.scale_step + (count - 1) * self.scale_step_k + 1 if lines and count else 0
-        leading = self.leading if name == "source" else self.to_leading
-        return (self.lines - 1) * leading + self.length if self.lines and self.length else 0
 
     @property
     def compulsory_bytes(self) -> int:
@@ -106,17 +104,6 @@ class Quantization:
             return "the largest finite magnitude of each line"
         what = {"line": "each line", "block": f"each {BLOCK} of a line", "all": "all lines"}
         return f"{self.out} codes, a scale for {what[self.groups]}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        lines = {
-            "source": f"source  {self.dtype}, lines x length, lines leading elements apart",
-            "codes": f"codes   {self.out}, lines x length, lines to_leading elements apart",
-            "scales": "scales  f32, of lines scale_step elements apart, along a line scale_step_k",
-            "largest": f"largest f32, {'one number' if self.groups == 'all' else 'one for each line'}",
-        }
-        return tuple(lines[matrix.name] for matrix in self.matrices)
 
 
 def scales_of_blocks(values: Array, codes: DType) -> Array:

@@ -11,7 +11,7 @@ from tilewright.dtypes import F32, Array, DType
 from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Gemm, leading_of
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, elements_of
 from tilewright.problem.storages import Storages
 from tilewright.problem.values import Added, AddedName, Exact, Fold, evaluate
 from tilewright.units import round_up
@@ -26,7 +26,7 @@ def row_of_parts(columns: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(PlainProblem):
     """C: the value of `epilogue` for the sums over p of partials[p, m, n]; all row-major, p ascending.
 
     row, part: elements from row to row, and from partial sum to partial sum. operation: of the fold, the largest in
@@ -65,25 +65,37 @@ class Reduction:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        added = (NamedMatrix(one.name, one.dtype or self.out) for one in self.epilogue.operands)
-        return NamedMatrix("partials", F32), NamedMatrix("C", self.out), *added
+        parts = elements_of(self.m, self.n, self.row, self.parts, self.part)
+        lie = "f32, parts x M x N, matrices part elements apart, rows row elements apart"
+        result = elements_of(self.m, self.n, self.ldc)
+        lies = f"{self.out}, M x N, rows ldc elements apart"
+        return (
+            NamedMatrix("partials", F32, parts, lie),
+            NamedMatrix("C", self.out, result, lies, written=True),
+            *map(self._added, self.epilogue.operands),
+        )
 
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("C",)
+    def _added(self, one: Added) -> NamedMatrix:
+        """What the epilogue reads, as a matrix."""
+        if one.is_vector:
+            length = 1 if one.single else self.n if one.along == "n" else self.m
+            elements, apart = length if self.m and self.n else 0, ""
+        else:
+            elements = elements_of(self.m, self.n, self.leading(one.name))
+            apart = f", rows ld_{one.name} elements apart"
+        dtype = one.dtype or self.out
+        return NamedMatrix(one.name, dtype, elements, f"{dtype}, {one.described}{apart}")
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = (("M", self.m), ("N", self.n), ("parts", self.parts))
-        offsets = [("row", self.row), ("part", self.part), ("ldc", self.ldc)]
         names = (leading_of(one.name) for one in self.epilogue.matrices)
-        offsets += zip(names, self.ld_added, strict=True)
-        numbers = zip(self.epilogue.factors, self.numbers, strict=True)
+        factors = (("alpha", self.alpha), ("beta", self.beta), *zip(self.epilogue.factors, self.numbers, strict=True))
         return (
             *(Scalar(name, value, ScalarKind.SIZE) for name, value in sizes),
-            *(Scalar(name, value, ScalarKind.OFFSET) for name, value in offsets),
-            *(Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")),
-            *(Scalar(name, value, ScalarKind.FACTOR) for name, value in numbers),
+            *self.offsets("row", "part", "ldc"),
+            *(Scalar(name, value, ScalarKind.OFFSET) for name, value in zip(names, self.ld_added, strict=True)),
+            *(Scalar(name, value, ScalarKind.FACTOR) for name, value in factors),
         )
 
     def operand(self, name: str) -> Added | None:
@@ -94,15 +106,6 @@ class Reduction:
     def formats(self) -> tuple[DType, Epilogue, Operation]:
         """What a kernel is made for, beside its configuration."""
         return self.out, self.epilogue, self.operation
-
-    def storage_elements(self, name: str) -> int:
-        if not self.m or not self.n:
-            return 0
-        added = self.operand(name)
-        if added is not None and added.is_vector:
-            return 1 if added.single else self.n if added.along == "n" else self.m
-        leading = self.leading(name)
-        return (self.m - 1) * leading + self.n + ((self.parts - 1) * self.part if name == "partials" else 0)
 
     def leading(self, name: str) -> int:
         """Elements from row to row of a matrix."""
@@ -119,16 +122,6 @@ class Reduction:
     def title(self) -> str:
         what = "sum" if self.operation is Operation.PLUS else "largest"
         return f"C = {self.epilogue.formula(f'{what} of partials')}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        found = ["partials  f32, parts x M x N, matrices part elements apart, rows row elements apart"]
-        found += [f"C  {self.out}, M x N, rows ldc elements apart"]
-        for one in self.epilogue.operands:
-            apart = "" if one.is_vector else f", rows ld_{one.name} elements apart"
-            found.append(f"{one.name}  {one.dtype or self.out}, {one.described}{apart}")
-        return tuple(found)
 
 
 def reduced(storages: Storages) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ _SUFFIXES = ("", "_2")
 
 
 @dataclass(frozen=True, slots=True)
-class Relayout:
+class Relayout(PlainProblem):
     """Up to two matrices copied by one launch. dtype, out: formats of sources and copies; count: of a batch.
 
     >>> from tilewright.dtypes import F32
@@ -68,12 +68,15 @@ class Relayout:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        pairs = (((f"source{s}", self.dtype), (f"target{s}", self.out)) for s in self.names)
-        return tuple(NamedMatrix(name, dtype) for pair in pairs for name, dtype in pair)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return tuple(f"target{suffix}" for suffix in self.names)
+        found: list[NamedMatrix] = []
+        for s, one in zip(self.names, self.copies, strict=True):
+            source = elements_of(one.lines, one.length, one.leading, self.count, one.step)
+            target = elements_of(one.to_lines, one.to_length, one.to_leading, self.count, one.to_step)
+            lies = f"{self.dtype}, lines{s} x length{s}, lines leading{s} elements apart"
+            to = f"{self.out}, to_lines{s} x to_length{s}, lines to_leading{s} elements apart; zeros beyond"
+            found.append(NamedMatrix(f"source{s}", self.dtype, source, lies))
+            found.append(NamedMatrix(f"target{s}", self.out, target, to, written=True))
+        return tuple(found)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -90,15 +93,6 @@ class Relayout:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.out
 
-    def storage_elements(self, name: str) -> int:
-        kind, _, number = name.partition("_")
-        copy = self.copies[int(number or 1) - 1]
-        if kind == "source":
-            lines, length, leading, step = copy.lines, copy.length, copy.leading, copy.step
-        else:
-            lines, length, leading, step = copy.to_lines, copy.to_length, copy.to_leading, copy.to_step
-        return (self.count - 1) * step + (lines - 1) * leading + length if lines and length else 0
-
     @property
     def compulsory_bytes(self) -> int:
         """Every source read once, every copy written once."""
@@ -109,15 +103,3 @@ class Relayout:
     def title(self) -> str:
         kinds = dict.fromkeys("a transposed copy" if copy.transposed else "a padded copy" for copy in self.copies)
         return f"{' and '.join(kinds)} of {self.dtype}" + (f" in {self.out}" if self.out is not self.dtype else "")
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        return tuple(
-            line
-            for s in self.names
-            for line in (
-                f"source{s}  {self.dtype}, lines{s} x length{s}, lines leading{s} elements apart",
-                f"target{s}  {self.out}, to_lines{s} x to_length{s}, lines to_leading{s} elements apart; zeros beyond",
-            )
-        )

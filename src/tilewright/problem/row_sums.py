@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import F32, I32, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
 
 
 @dataclass(frozen=True, slots=True)
-class RowSums:
+class RowSums(PlainProblem):
     """dtype: of source and sums.
 
     lines, length: of the sums; from_lines: rows of the source; leading, to_leading: elements from row to row of the
@@ -50,37 +50,31 @@ class RowSums:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        weights = (NamedMatrix("weights", F32),) if self.weighted else ()
-        begins = () if self.terms else (NamedMatrix("begins", I32),)
-        return NamedMatrix("source", self.dtype), NamedMatrix("index", I32), *weights, *begins, self._sums
-
-    @property
-    def _sums(self) -> NamedMatrix:
-        return NamedMatrix("sums", self.dtype)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("sums",)
+        each = f"lines x {self.terms}" if self.terms else "listed"
+        source = elements_of(self.from_lines, self.length, self.leading)
+        lie = f"{self.dtype}, from_lines x length, rows leading elements apart"
+        found = [
+            NamedMatrix("source", self.dtype, source, lie),
+            NamedMatrix("index", I32, self.indices, f"i32, {each}: rows of the source"),
+        ]
+        if self.weighted:
+            found.append(NamedMatrix("weights", F32, self.indices, f"f32, {each}"))
+        if not self.terms:
+            lie = "i32, lines + 1: where the terms of each row begin in the list"
+            found.append(NamedMatrix("begins", I32, self.lines + 1, lie))
+        sums = elements_of(self.lines, self.length, self.to_leading)
+        lie = f"{self.dtype}, lines x length, rows to_leading elements apart"
+        return *found, NamedMatrix("sums", self.dtype, sums, lie, written=True)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length", "from_lines")]
-        listed = () if self.terms else (Scalar("listed", self.listed, ScalarKind.SIZE),)
-        offsets = (Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "to_leading"))
-        return *sizes, *listed, *offsets
+        listed = () if self.terms else self.sizes("listed")
+        return *self.sizes("lines", "length", "from_lines"), *listed, *self.offsets("leading", "to_leading")
 
     @property
     def formats(self) -> tuple[DType, int, bool]:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.terms, self.weighted
-
-    def storage_elements(self, name: str) -> int:
-        if name in ("index", "weights"):
-            return self.indices
-        if name == "begins":
-            return self.lines + 1
-        lines, leading = (self.from_lines, self.leading) if name == "source" else (self.lines, self.to_leading)
-        return (lines - 1) * leading + self.length if lines and self.length else 0
 
     @property
     def compulsory_bytes(self) -> int:
@@ -93,16 +87,3 @@ class RowSums:
             return f"rows of {self.dtype} that indices name"
         count = f"{self.terms} rows" if self.terms else "rows of a list"
         return f"{'weighted ' if self.weighted else ''}sums of {count} of {self.dtype} that indices name"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        each = f"lines x {self.terms}" if self.terms else "listed"
-        lines = {
-            "source": f"source   {self.dtype}, from_lines x length, rows leading elements apart",
-            "index": f"index    i32, {each}: rows of the source",
-            "weights": f"weights  f32, {each}",
-            "begins": "begins   i32, lines + 1: where the terms of each row begin in the list",
-            "sums": f"sums     {self.dtype}, lines x length, rows to_leading elements apart",
-        }
-        return tuple(lines[matrix.name] for matrix in self.matrices)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class Scaling(PlainProblem):
     """A scale for each line of each matrix of a batch, or for each column of its lines, and its inverse. Sizes in
     elements.
 
@@ -41,30 +41,21 @@ class Scaling:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        return NamedMatrix("source", F32), NamedMatrix("target", F32)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("target",)
+        source = elements_of(self.lines, self.length, self.leading, self.count, self.step)
+        lie = "f32, inverses of scales, apart elements for each matrix; the scales"
+        return (
+            NamedMatrix("source", F32, source, "f32, lines x length, lines leading elements apart"),
+            NamedMatrix("target", F32, 2 * self.count * self.apart, lie, written=True),
+        )
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length", "count")]
-        return (
-            *sizes,
-            *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "apart", "step")),
-        )
+        return *self.sizes("lines", "length", "count"), *self.offsets("leading", "apart", "step")
 
     @property
     def formats(self) -> tuple[DType, bool]:
         """What a kernel is made for, beside its configuration."""
         return F32, self.across
-
-    def storage_elements(self, name: str) -> int:
-        if name == "target":
-            return 2 * self.count * self.apart
-        one = (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
-        return (self.count - 1) * self.step + one
 
     @property
     def compulsory_bytes(self) -> int:
@@ -74,11 +65,3 @@ class Scaling:
     @property
     def title(self) -> str:
         return f"powers of two for the {'columns' if self.across else 'lines'} of a matrix"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        return (
-            "source  f32, lines x length, lines leading elements apart",
-            "target  f32, inverses of scales, apart elements for each matrix; the scales",
-        )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tilewright.dtypes import F32, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.emulation import Algorithm
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, elements_of
 
 
 @dataclass(frozen=True, slots=True)
-class Splitting:
+class Splitting(PlainProblem):
     """The pieces of one matrix or of a batch; all sizes in elements.
 
     algorithm: which pieces.
@@ -67,12 +67,31 @@ class Splitting:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        more = ("inverses" if self.own_scales else "scales",) * (self.algorithm.shift > 0) + ("flag",) * self.flags
-        return NamedMatrix("source", F32), NamedMatrix("target", self.out), *(NamedMatrix(one, F32) for one in more)
+        source = elements_of(self.lines, self.length, self.leading, self.count, self.step)
+        pieces = elements_of(self.to_lines, self.to_length, self.to_leading, self.count, self.to_step)
+        pieces += (self.algorithm.count - 1) * self.to_piece if pieces else 0
+        lie = (
+            f"{self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
+            "to_length, lines to_leading elements apart; zeros beyond the source"
+        )
+        found = [
+            NamedMatrix("source", F32, source, "f32, lines x length, lines leading elements apart"),
+            NamedMatrix("target", self.out, pieces, lie, written=True),
+        ]
+        if self.own_scales:
+            lie = "f32, of the scale of each line"
+            found.append(NamedMatrix("inverses", F32, self._scale_elements, lie, written=True))
+        elif self.algorithm.shift:
+            lie = f"f32, one for each {'column' if self.across else 'line'}, a factor twice"
+            found.append(NamedMatrix("scales", F32, self._scale_elements, lie))
+        if self.flags:
+            lie = "f32, 1 where a scaled number is not 0 and below least"
+            found.append(NamedMatrix("flag", F32, 1, lie, written=True))
+        return tuple(found)
 
     @property
-    def results(self) -> tuple[str, ...]:
-        return "target", *(("inverses",) * self.own_scales), *(("flag",) * self.flags)
+    def _scale_elements(self) -> int:
+        return (self.count - 1) * self.scale_step + self.scaled
 
     @property
     def flags(self) -> bool:
@@ -81,56 +100,26 @@ class Splitting:
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        sizes = ("lines", "length", "to_lines", "to_length", "count")
-        offsets: tuple[str, ...] = ("leading", "to_leading", "to_piece", "step", "to_step")
-        found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
-        offsets += ("scale_step",) * (self.algorithm.shift > 0)
+        offsets = self.offsets("leading", "to_leading", "to_piece", "step", "to_step")
+        offsets += self.offsets("scale_step") if self.algorithm.shift else ()
         least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self.flags else ()
-        return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets), *least)
+        return *self.sizes("lines", "length", "to_lines", "to_length", "count"), *offsets, *least
 
     @property
     def formats(self) -> tuple[str, bool, bool, bool]:
         """What a kernel is made for, beside its configuration."""
         return self.algorithm.name, self.across, self.own_scales, self.flags
 
-    def storage_elements(self, name: str) -> int:
-        if name == "flag":
-            return 1
-        if name in ("scales", "inverses"):
-            return (self.count - 1) * self.scale_step + self.scaled
-        if name == "source":
-            lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
-        else:
-            lines, length, leading, step = self.to_lines, self.to_length, self.to_leading, self.to_step
-            more = (self.algorithm.count - 1) * self.to_piece
-        return (self.count - 1) * step + more + (lines - 1) * leading + length if lines and length else 0
-
     @property
     def compulsory_bytes(self) -> int:
         """The source and the scales read once, or their inverses written, and every piece written once."""
         written = self.algorithm.count * self.to_lines * self.to_length * self.out.bytes
-        scales = self.storage_elements("scales") * F32.bytes if self.algorithm.shift else 0
+        scales = self._scale_elements * F32.bytes if self.algorithm.shift else 0
         return self.count * (self.lines * self.length * F32.bytes + scales + written)
 
     @property
     def title(self) -> str:
         return f"the pieces of a matrix for {self.algorithm}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        return (
-            "source  f32, lines x length, lines leading elements apart",
-            f"target  {self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
-            "to_length, lines to_leading elements apart; zeros beyond the source",
-            *(
-                (f"scales  f32, one for each {'column' if self.across else 'line'}, a factor twice",)
-                if self.algorithm.shift and not self.own_scales
-                else ()
-            ),
-            *(("inverses  f32, of the scale of each line",) if self.own_scales else ()),
-            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self.flags else ()),
-        )
 
 
 def stored_as(algorithm: Algorithm) -> DType:

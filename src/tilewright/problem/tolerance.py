@@ -37,7 +37,7 @@ import numpy as np
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
-from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.gemm import LARGEST_FACTOR, Gemm, OperandName
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed, unsure
 from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
@@ -163,11 +163,10 @@ def _of_fold(found: Bounded, fold: Fold, axis: tuple[int, ...], shape: tuple[int
     size = np.sum(np.abs(value) + error, axis=axis, keepdims=True)
     gamma = _gamma(math.prod(shape[one] for one in axis), _U)
     total: Array = np.sum(error, axis=axis, keepdims=True) + gamma * size + F32.tiny
-    return np.where(size > _LARGEST, np.inf, total)
+    return np.where(size > LARGEST_FACTOR, np.inf, total)
 
 
 _U = F32.unit_roundoff
-_LARGEST = (2 - 2**-23) * 2.0**127
 
 
 def _magnitudes(gemm: Gemm, name: OperandName, values: Array) -> Array:
@@ -188,7 +187,7 @@ class Bounded:
 
 def made(value: Array, error: Array) -> Bounded:
     """A value in f32: infinities and NaN are exact, and what may overflow is anything."""
-    unknown = np.isnan(error) | (np.abs(value) + error > _LARGEST)
+    unknown = np.isnan(error) | (np.abs(value) + error > LARGEST_FACTOR)
     return Bounded(value, np.where(np.isfinite(value), np.where(unknown, np.inf, error), 0.0))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.dtypes import BF16, E4M3, I32, Array, DType
 from tilewright.problem.coded_product import CodedWeight
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind
 from tilewright.problem.storages import Storages
 
 LEAST_SCALE = 2.0**-100
@@ -21,7 +21,7 @@ LEAST_SCALE = 2.0**-100
 
 
 @dataclass(frozen=True, slots=True)
-class WeightCoding:
+class WeightCoding(PlainProblem):
     """weight: what is made. dtype: of the source, whose element (k, n) lies at k * step_k + n * step_n."""
 
     weight: CodedWeight
@@ -36,28 +36,26 @@ class WeightCoding:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        scales = NamedMatrix("scales", self.weight.scale_dtype)
-        return NamedMatrix("source", self.dtype), NamedMatrix("codes", self.codes_dtype), scales
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return "codes", "scales"
+        weight, codes, scales = self.weight, self.codes_dtype, self.weight.scale_dtype
+        source = (weight.k - 1) * self.step_k + (weight.n - 1) * self.step_n + 1
+        words = weight.words * I32.bytes // codes.bytes
+        lie = f"{weight.codes}, of tiles of 16 columns, in words as lanes unpack them"
+        read = f"{scales}, as the product reads them"
+        return (
+            NamedMatrix("source", self.dtype, source, f"{self.dtype}, K x N, elements step_k and step_n apart"),
+            NamedMatrix("codes", codes, words, lie, written=True),
+            NamedMatrix("scales", scales, weight.scale_elements, read, written=True),
+        )
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = (Scalar(name.upper(), getattr(self.weight, name), ScalarKind.SIZE) for name in ("n", "k"))
-        return *sizes, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("step_k", "step_n"))
+        return *sizes, *self.offsets("step_k", "step_n")
 
     @property
     def formats(self) -> tuple[DType, str, int]:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.weight.codes.name, self.weight.group
-
-    def storage_elements(self, name: str) -> int:
-        weight = self.weight
-        if name == "source":
-            return (weight.k - 1) * self.step_k + (weight.n - 1) * self.step_n + 1
-        return weight.words * I32.bytes // self.codes_dtype.bytes if name == "codes" else weight.scale_elements
 
     @property
     def compulsory_bytes(self) -> int:
@@ -68,15 +66,6 @@ class WeightCoding:
     def title(self) -> str:
         shared = f"{self.weight.group} of k" if self.weight.group else "a column"
         return f"{self.weight.codes} codes of a weight, a scale for {shared}"
-
-    @property
-    def matrix_lines(self) -> tuple[str, ...]:
-        """Each matrix in one line, for the header of a kernel."""
-        return (
-            f"source  {self.dtype}, K x N, elements step_k and step_n apart",
-            f"codes   {self.weight.codes}, of tiles of 16 columns, in words as lanes unpack them",
-            f"scales  {self.weight.scale_dtype}, as the product reads them",
-        )
 
 
 def _source(problem: WeightCoding, storage: Array) -> Array:

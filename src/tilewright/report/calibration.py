@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison
 from tilewright.bench.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
 from tilewright.ladders import LADDERS
+from tilewright.report.markdown import table
 from tilewright.units import counted
 
 _FROM_ADDRESSES = (
@@ -93,27 +94,25 @@ def _section(device: str, size: int, found: Sequence[Calibration]) -> list[str]:
 
 def _by_ladder(rungs: Mapping[str, OfRung]) -> list[str]:
     """How many counts from addresses are equal on each ladder, of those that were measured."""
-    lines = ["| ladder | rungs | counts from addresses | equal |", "|---|---:|---:|---:|"]
+    cells = []
     told: list[str] = []
     for ladder in LADDERS:
         of_ladder = [rung for name, rung in rungs.items() if name.partition("/")[0] == ladder]
         exact = [row for rung in of_ladder for row in rung.values() if row.count in EXACT and row.measured is not None]
         equal = sum(row.is_equal for row in exact)
         if of_ladder:
-            lines.append(f"| {ladder} | {len(of_ladder)} | {len(exact)} | {equal} |")
+            cells.append((ladder, len(of_ladder), len(exact), equal))
         if ladder == "hopper" and of_ladder:
             all_equal = f"All {equal} counts of its {len(of_ladder)} rungs are equal." if equal == len(exact) else ""
             told = ["", *_BY_WGMMA, *([all_equal] if all_equal else [])]
-    return [*lines, *told]
+    return [*table(("ladder", "rungs:", "counts from addresses:", "equal:"), cells), *told]
 
 
 def _table(rungs: Mapping[str, OfRung], columns: Sequence[tuple[str, str]]) -> list[str]:
     """A row for each rung; columns that no record has are left out."""
     kept = [(count, title) for count, title in columns if any(_has(rung, count) for rung in rungs.values())]
-    lines = [f"| rung | {' | '.join(title for _, title in kept)} |", "|---|" + "---:|" * len(kept)]
-    for name, rung in rungs.items():
-        lines.append(f"| {name} | {' | '.join(_cell(rung, count) for count, _ in kept)} |")
-    return lines
+    cells = [(name, *(_cell(rung, count) for count, _ in kept)) for name, rung in rungs.items()]
+    return table(("rung", *(f"{title}:" for _, title in kept)), cells)
 
 
 def _has(rung: OfRung, count: str) -> bool:

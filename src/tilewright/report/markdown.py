@@ -17,6 +17,17 @@ from tilewright.problem.formats import FORMATS, format_name
 from tilewright.report.figures import TIMED_SIZE, Figure, recorded_figure
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table. A column whose name ends with a colon is of numbers, which stand at the right.
+
+    >>> table(["rung", "TFLOP/s:"], [["worklog/1", 4.5]])
+    ['| rung | TFLOP/s |', '|---|---:|', '| worklog/1 | 4.5 |']
+    """
+    lines = [[column.removesuffix(":") for column in columns], *rows]
+    head, *others = [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+    return [head, "|" + "".join("---:|" if column.endswith(":") else "---|" for column in columns), *others]
+
+
 def ladder_table(name: str) -> str:
     """The recorded figures of a ladder as a Markdown table, and a line that says where they come from."""
     rows = [
@@ -25,19 +36,17 @@ def ladder_table(name: str) -> str:
         for own in recorded_formats(rung)
     ]
     several = len({own for _, own, _ in rows}) > 1
-    lines = [
-        f"| rung | what is new | {'formats | ' if several else ''}TFLOP/s | share of cuBLAS |",
-        f"|---|---|{'---|' if several else ''}---:|---:|",
-    ]
+    cells = []
     told: set[str] = set()
     for rung, own, figure in rows:
         idea = rung.idea if rung.name not in told else ""
         told.add(rung.name)
-        formats = f"{own} | " if several else ""
         tflops = "" if figure is None else f"{figure.tflops:.2f}"
         share = "" if figure is None or figure.share_of_cublas is None else f"{100 * figure.share_of_cublas:.1f} %"
-        lines.append(f"| {rung.title.removeprefix(name + '/')} | {idea} | {formats}{tflops} | {share} |")
-    return "\n".join([*lines, "", *_sources([figure for _, _, figure in rows if figure is not None])])
+        formats = [own] if several else []
+        cells.append([rung.title.removeprefix(name + "/"), idea, *formats, tflops, share])
+    columns = ["rung", "what is new", *(["formats"] if several else []), "TFLOP/s:", "share of cuBLAS:"]
+    return "\n".join([*table(columns, cells), "", *_sources([figure for _, _, figure in rows if figure is not None])])
 
 
 def recorded_formats(rung: Rung) -> list[str]:

@@ -14,6 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
 from tilewright.problem.reference import make_operands
+from tilewright.report.markdown import table
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_many, compiler_version
 from tilewright.toolchain import build
@@ -82,16 +83,15 @@ def page() -> str:
         "barriers in each step over k.",
     ]
     for ladder in LADDERS:
-        archs = " | ".join(ARCHS)
-        titles = f"| rung | {archs} | shared KiB | load conflicts | store conflicts | barriers |"
-        lines += ["", f"## {ladder}", "", titles]
-        lines.append("|---|" + "---:|" * (len(ARCHS) + 4))
-        lines += [_line(row) for row in rows(ladder)]
+        lines += ["", f"## {ladder}", "", *table(_COLUMNS, [_cells(row) for row in rows(ladder)])]
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row) -> str:
-    cells = []
+_COLUMNS = ("rung", *(f"{arch}:" for arch in ARCHS), "shared KiB:", "load conflicts:", "store conflicts:", "barriers:")
+
+
+def _cells(row: Row) -> list[str]:
+    cells = [row.rung.title]
     for arch in ARCHS:
         used = row.resources.get(arch)
         if used is None:
@@ -99,8 +99,8 @@ def _line(row: Row) -> str:
             continue
         spilled = f" (spills {used.spill_load_bytes})" if used.spill_load_bytes else ""
         cells.append(f"{used.registers}{spilled}")
-    costs = (f"{100 * row.load_conflicts:.0f} %", f"{100 * row.store_conflicts:.0f} %", f"{row.barriers:g}")
-    return f"| {row.rung.title} | {' | '.join(cells)} | {row.shared_bytes / 1024:.4g} | {' | '.join(costs)} |"
+    conflicts = (f"{100 * share:.0f} %" for share in (row.load_conflicts, row.store_conflicts))
+    return [*cells, f"{row.shared_bytes / 1024:.4g}", *conflicts, f"{row.barriers:g}"]
 
 
 def same(written: str, fresh: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tilewright.bench import records
 from tilewright.bench.records import Origin
-from tilewright.report.markdown import measured
+from tilewright.report.markdown import measured, table
 from tilewright.suite.sweep import SHORT, Summary, SweepRow, classes, read, worst
 
 FILE_PATTERN = "sweep_*.jsonl"
@@ -50,23 +50,19 @@ def page(rows: Iterable[tuple[Origin, SweepRow]]) -> str:
 
 
 def _summary(rows: list[SweepRow]) -> str:
-    limits = " | ".join(f"below {limit}" for limit in SHORT)
-    lines = [
-        f"| format | class | problems | geometric mean | tenth percentile | least | {limits} |",
-        f"|---|---|---:|---:|---:|---:|{'---:|' * len(SHORT)}",
-    ]
+    columns = ["format", "class", "problems:", "geometric mean:", "tenth percentile:", "least:"]
+    cells = []
     for (name, kind), some in classes(rows).items():
         told = Summary.of([row.share for row in some])
-        below = " | ".join(f"{100 * share:.1f} %" for share in told.below)
-        lines.append(
-            f"| {name} | {kind} | {told.problems} | {told.mean:.3f} | {told.tenth:.3f} | {told.least:.3f} | {below} |"
-        )
-    return "\n".join(lines)
+        shares = (f"{share:.3f}" for share in (told.mean, told.tenth, told.least))
+        cells.append([name, kind, told.problems, *shares, *(f"{100 * share:.1f} %" for share in told.below)])
+    return "\n".join(table([*columns, *(f"below {limit}:" for limit in SHORT)], cells))
 
 
 def _slowest(rows: list[SweepRow]) -> str:
-    lines = ["| share | problem | us | what ran | cuBLAS's kernel |", "|---:|---|---:|---|---|"]
-    for name in dict.fromkeys(row.format for row in rows):
-        for row in worst(row for row in rows if row.format == name):
-            lines.append(f"| {row.share:.3f} | {row.problem} | {row.us:.1f} | {row.ran} | `{row.peer_ran or '-'}` |")
-    return "\n".join(lines)
+    cells = [
+        (f"{row.share:.3f}", row.problem, f"{row.us:.1f}", row.ran, f"`{row.peer_ran or '-'}`")
+        for name in dict.fromkeys(row.format for row in rows)
+        for row in worst(row for row in rows if row.format == name)
+    ]
+    return "\n".join(table(("share:", "problem", "us:", "what ran", "cuBLAS's kernel"), cells))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.bench import records
-from tilewright.report.markdown import measured, with_part
+from tilewright.report.markdown import measured, table, with_part
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, Problem, problems
 from tilewright.suite.running import (
     COMPILED,
@@ -117,16 +117,16 @@ def _suite() -> tuple[Problem, ...]:
 
 def _summary(order: Sequence[Problem], by_peer: dict[str, dict[Problem, records.Record]]) -> str:
     """Geometric means and the worst shape, for each format and peer."""
-    lines = ["| format | peer | problems | geometric mean of x | least x | at |", "|---|---|---:|---:|---:|---|"]
+    cells = []
     for format_name in dict.fromkeys(problem.format for problem in order):
         for peer in PEERS:
             found = {p: shares(by_peer[peer][p])[peer] for p in order if p.format == format_name and p in by_peer[peer]}
             if found:
                 least = min(found, key=lambda problem: found[problem])
                 mean = geometric_mean(list(found.values()))
-                cells = [format_name, peer, str(len(found)), f"{mean:.3f}", f"{found[least]:.3f}", _shape(least)]
-                lines.append(f"| {' | '.join(cells)} {least.orders} |")
-    return "\n".join(lines)
+                at = f"{_shape(least)} {least.orders}"
+                cells.append((format_name, peer, len(found), f"{mean:.3f}", f"{found[least]:.3f}", at))
+    return "\n".join(table(("format", "peer", "problems:", "geometric mean of x:", "least x:", "at"), cells))
 
 
 def _table(
@@ -137,11 +137,10 @@ def _table(
     of_one_kind: bool = True,
 ) -> str:
     """A row a problem. of_one_kind: the heading tells their format and order."""
-    kind = "" if of_one_kind else " format |"
-    lines = [
-        f"|{kind} M x N x K | us | TFLOP/s | cuBLAS, us | x | cuBLASLt, us | x | torch.compile, us | x | what ran |",
-        f"|{'' if of_one_kind else '---|'}---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
-    ]
+    columns = [*([] if of_one_kind else ["format"]), "M x N x K", "us:", "TFLOP/s:"]
+    for peer in ("cuBLAS", "cuBLASLt", "torch.compile"):
+        columns += [f"{peer}, us:", "x:"]
+    lines = []
     for problem in some:
         row = newest[problem]
         cells = [] if of_one_kind else [f"{problem.format} {problem.orders}"]
@@ -149,8 +148,8 @@ def _table(
         for peer in (CUBLAS, CUBLASLT, COMPILED):
             theirs = by_peer[peer].get(problem)
             cells += ["", ""] if theirs is None else [_us(peers_us(theirs)[peer]), f"{shares(theirs)[peer]:.3f}"]
-        lines.append(f"| {' | '.join([*cells, str(row.extra.get('chosen', ''))])} |")
-    return "\n".join(lines)
+        lines.append([*cells, row.extra.get("chosen", "")])
+    return "\n".join(table([*columns, "what ran"], lines))
 
 
 def _shape(problem: Problem) -> str:

@@ -269,7 +269,7 @@ def _read_capsule(capsule: Any, owner: Any, device_index: int | None) -> Borrowe
     if dtype is None or tensor.type_lanes != 1:
         raise _unknown_dtype(owner, getattr(owner, "dtype", f"code {tensor.type_code}, {tensor.type_bits} bits"))
     shape = tuple(tensor.shape[: tensor.ndim])
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _c_strides(shape)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else c_strides(shape)
     pointer = (tensor.data or 0) + tensor.byte_offset
     return BorrowedArray(pointer, shape, strides, dtype, device_index, owner)
 
@@ -281,12 +281,16 @@ def _borrow_by_interface(array: Any) -> BorrowedArray:
         raise _unknown_dtype(array, told["typestr"])
     shape = tuple(told["shape"])
     strides_bytes = told.get("strides")
-    strides = _c_strides(shape) if strides_bytes is None else tuple(step // dtype.bytes for step in strides_bytes)
+    strides = c_strides(shape) if strides_bytes is None else tuple(step // dtype.bytes for step in strides_bytes)
     return BorrowedArray(told["data"][0], shape, strides, dtype, None, array)
 
 
-def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements: (3, 4, 5) gives (20, 5, 1)."""
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in C order, in elements.
+
+    >>> c_strides((3, 4, 5))
+    (20, 5, 1)
+    """
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 

@@ -4,7 +4,8 @@ problems    what is multiplied
 peers       cuBLAS through torch, cuBLASLt with its algorithms timed (`cublaslt`), torch.compile
 timing      graphs replayed in turn, round by round
 gpu         a GPU that checks and times one problem
-running     the order of problems, the budget, rows recorded as they are measured, going on after a stop
+outcomes    one problem after another within a budget
+running     which problems, with which peers, recorded as they are measured, going on after a stop; sweep: drawn ones
 """
 
 from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, Problem, problems

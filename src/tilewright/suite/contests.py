@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
 from tilewright.errors import TilewrightError
@@ -118,17 +117,13 @@ def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
 
     ends = torch.tensor(problem.rows).cumsum(0).to(device="cuda", dtype=torch.int32)
     sets = [(*_grouped_operands(torch, problem, dtype), ends) for _ in range(copies)]
-    ours, theirs = cycle(sets), cycle(sets)
-
     precision = precision_of(problem.format)
     options = options_asked(1.0, None, None, precision, None, False, None, False)
 
-    def mine() -> Any:
-        a, b, offsets = next(ours)
+    def ours(a: Any, b: Any, offsets: Any) -> Any:
         return grouped_matmul(a, b, offsets=offsets, precision=precision)
 
-    def peer() -> Any:
-        a, b, offsets = next(theirs)
+    def peer(a: Any, b: Any, offsets: Any) -> Any:
         if problem.format == "bf16":
             return torch._grouped_mm(a, b, offs=offsets)
         return _group_by_group(torch, problem, a, b)
@@ -148,7 +143,7 @@ def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
             worst = max(worst, found)
         return worst
 
-    return Contest(mine, peer, check, sets, lambda: words_of_groups(*sets[0], options))
+    return Contest(over(ours, sets), over(peer, sets), check, sets, lambda: words_of_groups(*sets[0], options))
 
 
 def _group_by_group(torch: Any, problem: Grouped, a: Any, b: Any) -> Any:

@@ -7,11 +7,10 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.bench import records
-from tilewright.bench.clocks import ClockLog
+from tilewright.bench.clocks import ClockLog, origin_of
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import open_gpu
-from tilewright.runtime.nvrtc import compiler_version
 from tilewright.suite.contests import contest
 from tilewright.suite.cublaslt import CublasLt
 from tilewright.suite.operands import checked, operands_of
@@ -120,17 +119,7 @@ class TorchBench:
     def _origin(self, log: ClockLog | None) -> records.Origin:
         torch = self._torch
         lt = f", cuBLASLt {self._library.version}" if self._library is not None else ""
-        return records.Origin(
-            device=self._gpu.name,
-            driver=self._gpu.driver_version,
-            compiler=compiler_version(),
-            peer=f"torch {torch.__version__}, CUDA {torch.version.cuda}{lt}",
-            commit=records.commit(),
-            command=records.command(),
-            date=records.now(),
-            clock_mhz=None if log is None else log.median_clock_mhz,
-            power_w=None if log is None else log.median_power_w,
-        )
+        return origin_of(self._gpu, f"torch {torch.__version__}, CUDA {torch.version.cuda}{lt}", log)
 
 
 def kernel_names(torch: Any, call: Callable[[], object]) -> str:

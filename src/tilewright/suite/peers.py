@@ -26,10 +26,15 @@ def true_to_formats(torch: Any, gemm: Gemm) -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
 
 
-def over(multiply: Multiply, pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
-    """A call that takes the next pair each time."""
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
+def over(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Callable[[], Any]:
+    """A call that takes the next operands each time."""
+    turn = cycle(sets)
+    return lambda: call(*next(turn))
+
+
+def with_results(pairs: Sequence[tuple[Any, Any]], results: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    """The operands of calls that write a result: A, B and C of each."""
+    return [(*pair, result) for pair, result in zip(pairs, results, strict=True)]
 
 
 def by_tilewright(problem: Problem, scales: Sequence[Any] = ()) -> Multiply:

@@ -12,7 +12,7 @@ from tilewright.frontend.scaled import PROMOTE_EVERY
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.epilogue import PLAIN, Epilogue, Scale
 from tilewright.problem.formats import FP8, format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.units import round_up
 
 SHAPES: tuple[tuple[int, int, int], ...] = (
@@ -34,11 +34,7 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
 )
 """M, N, K: squares; short and long sums; skinny; layers of models; rows that vectors do not divide."""
 
-ORDERS: dict[str, tuple[Order, Order]] = {
-    "NN": (Order.ROW, Order.ROW),
-    "NT": (Order.ROW, Order.COL),
-    "TN": (Order.COL, Order.ROW),
-}
+ORDERS = ("NN", "NT", "TN")
 """Which operand is a transposed view: its columns are contiguous."""
 
 FORMATS = ("bf16", "f16", "f32")
@@ -67,7 +63,7 @@ class Problem:
 
     @property
     def gemm(self) -> Gemm:
-        a, b = ORDERS[self.orders]
+        a, b = orders_of(self.orders)
         epilogue = Epilogue(scale=SCALES[self.scales]) if self.scales else PLAIN
         return Gemm(self.m, self.n, self.k, a=a, b=b, epilogue=epilogue, **format_options(self.arithmetic))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tilewright.bench import records
-from tilewright.errors import TilewrightError
+from tilewright.suite.outcomes import Outcome, outcomes
 from tilewright.suite.problems import Problem
 from tilewright.suite.timing import Times
 
@@ -72,16 +72,6 @@ class Plan:
         return tuple(turns)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What happened to one problem. record None: it failed, or was recorded before. left: turns still to come."""
-
-    problem: Problem
-    record: records.Record | None
-    failure: str = ""
-    left: int = 0
-
-
 def turns_left(plan: Plan, device: str, commit: str) -> tuple[Turn, ...]:
     """What a commit has yet to measure on a device."""
     known = set() if plan.again or plan.record is None else _known(plan.record, device, commit)
@@ -95,25 +85,22 @@ def run(
     commit: str = "",
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Iterator[Row]:
-    """Rows as they are measured. What the same commit has recorded on the same device is not measured again."""
-    began = clock()
-    turns = turns_left(plan, bench.device, commit)
-    for number, (problem, peers) in enumerate(turns):
-        left = len(turns) - number
-        if plan.budget_s is not None and clock() - began >= plan.budget_s:
-            yield Row(problem, None, "the budget is spent", left)
-            return
-        if progress is not None:
-            progress(f"{problem}{' with torch.compile' if COMPILED in peers else ''}", number, len(turns))
-        try:
-            record = record_of(problem, bench.measure(problem, peers))
-        except TilewrightError as failure:
-            yield Row(problem, None, str(failure), left - 1)
-            continue
+) -> Iterator[Outcome[Turn, records.Record]]:
+    """Records as they are measured. What the same commit has recorded on the same device is not measured again."""
+
+    def record(turn: Turn) -> records.Record:
+        found = record_of(turn[0], bench.measure(*turn))
         if plan.record is not None:
-            records.write(plan.record, [record])
-        yield Row(problem, record, "", left - 1)
+            records.write(plan.record, [found])
+        return found
+
+    left = turns_left(plan, bench.device, commit)
+    return outcomes(left, record, told=_told, budget_s=plan.budget_s, progress=progress, clock=clock)
+
+
+def _told(turn: Turn) -> str:
+    problem, peers = turn
+    return f"{problem}{' with torch.compile' if COMPILED in peers else ''}"
 
 
 _Key = tuple[Problem, frozenset[str]]

@@ -20,12 +20,12 @@ from tilewright.files import append_text, parse_json, read_text
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
+from tilewright.suite.outcomes import Outcome, outcomes
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS
 from tilewright.suite.stacks import DrawnStack
 
 Target = Drawn | DrawnStack
 _FORMATS = frozenset((*FORMATS, *OPTIONAL_FORMATS, *EMULATIONS, *FP8))
-BUDGET_SPENT = "the budget is spent"
 
 SHORT = (0.95, 0.98)
 """Shares of the peer below which a problem counts as slow."""
@@ -157,16 +157,6 @@ class SweepBench(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What happened to one problem: a row, or why there is none. left: problems still to come."""
-
-    target: Target
-    row: SweepRow | None
-    failure: str
-    left: int
-
-
 def sweep(
     targets: Sequence[Target],
     bench: SweepBench,
@@ -176,25 +166,21 @@ def sweep(
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome[Target, SweepRow]]:
     """Measure problems in order and record each at once; those that this commit has recorded are left out."""
-    began, origin = clock(), bench.origin
+    origin = bench.origin
     known = frozenset() if again else measured_by(path, origin.device, origin.commit)
-    left = [target for target in targets if str(target.problem) not in known]
     begun = False
-    for number, target in enumerate(left):
-        if budget_s is not None and clock() - began >= budget_s:
-            yield Outcome(target, None, BUDGET_SPENT, len(left) - number)
-            return
-        if progress is not None:
-            progress(str(target.problem), number, len(left))
-        try:
-            row = bench.row(target)
-        except TilewrightError as failure:
-            yield Outcome(target, None, str(failure), len(left) - number - 1)
-            continue
+
+    def row_of(target: Target) -> SweepRow:
+        nonlocal begun
+        row = bench.row(target)
         if not begun:
             append_origin(path, origin)
             begun = True
         append_row(path, row)
-        yield Outcome(target, row, "", len(left) - number - 1)
+        return row
+
+    left = [target for target in targets if str(target.problem) not in known]
+    told: Callable[[Target], str] = lambda target: str(target.problem)  # noqa: E731
+    yield from outcomes(left, row_of, told=told, budget_s=budget_s, progress=progress, clock=clock)

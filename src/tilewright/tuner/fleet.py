@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import dtype as format_called
-from tilewright.errors import LaunchError, TilewrightError, UnknownName
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.files import read_text
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.tuner.claims import LEASE_S, Claims
 from tilewright.winners.keys import DeviceKey, sources_version
 
@@ -50,10 +50,7 @@ Tune = Callable[[Gemm], str]
 
 def problem(m: int, n: int, k: int, dtype: str, out: str | None, order: str) -> Gemm:
     """The problem that the arguments of a command, or the columns of a list, name."""
-    orders = {"N": Order.ROW, "T": Order.COL}
-    if len(order) != 2 or not set(order.upper()) <= set(orders):
-        raise UnknownName("order of A and B", order, ["NN", "NT", "TN", "TT"])
-    a, b = (orders[letter] for letter in order.upper())
+    a, b = orders_of(order)
     gemm = Gemm(m, n, k, **format_options(dtype), a=a, b=b)
     return gemm if out is None else replace(gemm, out=format_called(out))
 

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm
 
 ALIGNMENTS = (16, 8, 4, 2, 1)
 """Bytes that all addresses and rows are multiples of, the most that is told apart first."""
@@ -69,7 +69,7 @@ class ProblemKey:
             product=gemm.multiplied.name,
             accumulate=gemm.accumulate.name,
             out=gemm.out.name,
-            orders="".join("N" if order is Order.ROW else "T" for order in (gemm.a, gemm.b, gemm.c)),
+            orders=gemm.orders + gemm.c.letter,
             alignment=row_alignment(gemm) if alignment_bytes is None else min(alignment_bytes, ALIGNMENTS[0]),
             m=gemm.m,
             n=gemm.n,

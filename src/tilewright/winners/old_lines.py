@@ -14,6 +14,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.mma import MmaConfig, Store
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.ladders.worklog_points import config_at
 from tilewright.winners.plan_config import PlanConfig
 
 LAST_OLD_FORMAT = 2
@@ -52,18 +53,7 @@ def _checked(point: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _simt(point: Mapping[str, Any], element_bytes: int) -> SimtConfig:
-    return SimtConfig(
-        tile=(point["bm"], point["bn"], point["bk"]),
-        warp_tile=(point["wm"], point["wn"]),
-        lanes_m=point["lanes_m"],
-        stages=point["stages"],
-        b_transport="cp_async" if point["b"] == "async" else "registers",
-        unroll=point["unroll"],
-        raster_rows=point["group"],
-        pad=point["pad"],
-        fma_order=point["order"],
-        double_buffered_fragments=point["ahead"],
-    )
+    return config_at(point)  # the rung is searched by these names still
 
 
 def _mma(point: Mapping[str, Any], element_bytes: int) -> MmaConfig:

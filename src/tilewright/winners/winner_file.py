@@ -26,7 +26,7 @@ from tilewright.winners.winner import NewerFormat, Winner
 FILE_VARIABLE = "TILEWRIGHT_DATABASE"
 
 SCHEMA = 1
-"""`user_version` of the file. To change the table: a number more, and a step in `_UPGRADES`."""
+"""`user_version` of the file."""
 
 APPLICATION = 0x54574442  # "TWDB": SQLite's mark of whose file it is
 
@@ -40,9 +40,6 @@ create table winners (
     primary key (device, compute_capability, sm_count, problem, reduction)
 )
 """
-
-_UPGRADES: dict[int, str] = {}
-"""From each older schema to the next."""
 
 _UNWRITABLE = {
     "SQLITE_READONLY": "it may not be written",
@@ -146,12 +143,6 @@ class WinnerFile:
             )
         if version > SCHEMA:
             raise self._newer(f"it has schema {version}, and this version knows {SCHEMA}")
-        while version < SCHEMA:
-            if not writing:
-                raise Unavailable(f"it has the older schema {version}, which the next winner that is stored upgrades")
-            connection.execute(_UPGRADES[version])
-            version += 1
-            connection.execute(f"pragma user_version = {version}")
 
     def _told(self, failure: sqlite3.Error) -> Exception:
         name = getattr(failure, "sqlite_errorname", "")

@@ -10,9 +10,9 @@ from typing import Any
 from tilewright import extras
 from tilewright.dtypes import BF16, Array, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.libraries.views import NAMES, Shape, View, c_strides, format_named, no_room
+from tilewright.frontend.libraries.views import NAMES, Shape, View, format_named, no_room
 from tilewright.runtime.driver import driver_answer, open_gpu
-from tilewright.runtime.memory import BorrowedArray, DeviceArray, borrow
+from tilewright.runtime.memory import BorrowedArray, DeviceArray, borrow, c_strides
 from tilewright.units import format_bytes
 
 _KEPT: dict[int, DeviceArray] = {}

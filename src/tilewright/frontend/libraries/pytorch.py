@@ -9,7 +9,8 @@ from typing import Any
 from tilewright import extras
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import NoMemory, Shape, Signed, View, c_strides, format_named, no_room
+from tilewright.frontend.libraries.views import NoMemory, Shape, Signed, View, format_named, no_room
+from tilewright.runtime.memory import c_strides
 
 
 class TorchArrays(Signed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -182,8 +181,3 @@ def format_named(name: str, array: Any) -> DType:
 
 def no_room(size_bytes: int) -> WorkspaceError:
     return WorkspaceError(f"There is no room for a workspace of {format_bytes(size_bytes)} on the GPU.")
-
-
-def c_strides(shape: Shape) -> Shape:
-    """Strides in C order, in elements."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

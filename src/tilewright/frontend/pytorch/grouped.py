@@ -7,13 +7,14 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others
 from tilewright.frontend.pytorch.registering import registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
 from tilewright.frontend.requests import checked
+from tilewright.runtime.memory import c_strides
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.mapped import over_a_batch
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents
 from tilewright.frontend.pytorch.sharded import is_sharded, know_sharding
 from tilewright.frontend.requests import Views, checked
+from tilewright.runtime.memory import c_strides
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 

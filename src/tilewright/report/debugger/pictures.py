@@ -9,8 +9,8 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.layout.banks import SECTOR_BYTES, copy_turns, sectors
-from tilewright.report.page.banks import in_turns, waves_of
-from tilewright.report.samples import Request, why_sectors, why_wavefronts
+from tilewright.report.page.banks import picture_of
+from tilewright.report.samples import Request, why_sectors
 from tilewright.simulator.listeners import WIDEST_THROUGH_L1
 from tilewright.simulator.recorder import Picture, Recording, Shown
 
@@ -43,28 +43,17 @@ def _lanes(at: Picture) -> tuple[Array, Array]:
 
 
 def _shared(shown: Shown, at: Picture, source: Picture | None) -> dict[str, Any]:
-    """A request of shared memory. wave: which serves each lane; first: those that are no conflict."""
+    """A request of shared memory."""
     addresses, active = _lanes(at)
     width, store = shown.width_bytes, shown.store
     if shown.matrices:  # a row of 16 bytes for each of the first lanes
         active &= np.arange(WARP_THREADS) < 8 * shown.matrices
         width, store = 16, True
+    served = None
     if source is not None and width <= WIDEST_THROUGH_L1:
         reads, reading = _lanes(source)
-        turns = copy_turns(addresses[None], reads[None], width, active[None], reading[None])[0]
-        waves, firsts = in_turns(turns, width)
-    else:
-        waves, firsts = waves_of(addresses, width, active, store=store)
-    total = int(np.where(active, waves, -1).max()) + 1
-    known = {lane: int(addresses[lane]) for lane in np.flatnonzero(active).tolist()}
-    return {
-        "at": np.where(active, addresses, -1).tolist(),
-        "wave": np.where(active, waves, -1).tolist(),
-        "waves": total,
-        "ideal": len(firsts),
-        "first": firsts,
-        "why": why_wavefronts(Request(total, known, width)) if total > len(firsts) else "",
-    }
+        served = copy_turns(addresses[None], reads[None], width, active[None], reading[None])[0]
+    return picture_of(addresses, width, active, store=store, served=served)
 
 
 def _global(shown: Shown, at: Picture) -> dict[str, Any]:

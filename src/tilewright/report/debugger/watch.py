@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.files import replace_file
+from tilewright.files import write_whole
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For, If, Let
 from tilewright.ir.text import kernel_lines
@@ -43,7 +43,7 @@ class Watched:
     def save(self, path: str | Path) -> Path:
         """Write the page to step through the block: one file that loads nothing."""
         written = Path(path)
-        replace_file(written, page_text(self))
+        write_whole(written, page_text(self))
         return written
 
     def _repr_html_(self) -> str:

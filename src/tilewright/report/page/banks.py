@@ -83,21 +83,30 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
     warps, addresses, lanes, width, store = _addressed(watched, access)
     turns = _turns(watched, access)
     for number, (warp, at, active) in enumerate(zip(warps.tolist()[:most], addresses, lanes, strict=False)):
-        waves, firsts = waves_of(at, width, active, store=store) if turns is None else in_turns(turns[number], width)
-        known = {lane: int(at[lane]) for lane in np.flatnonzero(active).tolist()}
-        total = int(waves.max()) + 1
-        found.append(
-            {
-                "warp": warp,
-                "at": np.where(active, at, -1).tolist(),
-                "wave": np.where(active, waves, -1).tolist(),
-                "waves": total,
-                "ideal": len(firsts),
-                "first": firsts,
-                "why": why_wavefronts(Request(total, known, width)) if total > len(firsts) else "",
-            }
-        )
+        own = None if turns is None else turns[number]
+        found.append({"warp": warp, **picture_of(at, width, active, store=store, served=own)})
     return found
+
+
+def picture_of(
+    addresses: Array, width_bytes: int, active: Array, *, store: bool, served: Array | None = None
+) -> dict[str, Any]:
+    """A request of shared memory as plain values. served: of a copy through L1, what `copy_turns` gives. at: addresses;
+    wave: the wavefront that serves each lane, -1 for one that takes no part; first: those without a conflict."""
+    if served is None:
+        waves, firsts = waves_of(addresses, width_bytes, active, store=store)
+    else:
+        waves, firsts = in_turns(served, width_bytes)
+    total = int(np.where(active, waves, -1).max()) + 1
+    known = {lane: int(addresses[lane]) for lane in np.flatnonzero(active).tolist()}
+    return {
+        "at": np.where(active, addresses, -1).tolist(),
+        "wave": np.where(active, waves, -1).tolist(),
+        "waves": total,
+        "ideal": len(firsts),
+        "first": firsts,
+        "why": why_wavefronts(Request(total, known, width_bytes)) if total > len(firsts) else "",
+    }
 
 
 def _turns(watched: Watched, access: Access) -> Array | None:

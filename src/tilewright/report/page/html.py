@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.errors import TilewrightError
 from tilewright.extras import require
-from tilewright.files import replace_file
+from tilewright.files import write_whole
 from tilewright.report.page.ladder import Page
 from tilewright.report.templates import rendered
 
@@ -57,13 +56,7 @@ def page_text(page: Page) -> str:
 
 def write_page(page: Page, path: Path) -> None:
     """Write the page, whole or not at all. Raises TilewrightError where that is not possible."""
-    text = page_text(page)
-    try:
-        replace_file(path, text)
-    except OSError as error:
-        raise TilewrightError(
-            f"Cannot write {str(path)!r}: {error.strerror or error}.", hint="name a file elsewhere with --output."
-        ) from None
+    write_whole(path, page_text(page))
 
 
 def _json(data: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -24,7 +24,7 @@ from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
-from tilewright.distributed.timeline import SHARED_PIECES, slot_of
+from tilewright.distributed.timeline import slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
 
@@ -123,51 +123,17 @@ class Arriving:
 
 
 class Summed:
-    """In the place of kernels that add up over ranks: parts are left for copy engines, which here move them when the
-    kernel has ended. So those of the peers are added at the end of the call."""
+    """In the place of kernels that add up over ranks: an exchange behind a product."""
 
     words: frozenset[Any] = frozenset()
-    running: ClassVar[list[Any]] = []
 
     def __init__(self, rows: tuple[int, ...], rank: int, memory: Any, options: Any, device: Any) -> None:
-        self.rows, self.rank, self.received = rows, rank, memory.received
-        self.bounds = [0, *itertools.accumulate(rows)]
-        self.counts = torch.zeros(len(rows) * SHARED_PIECES, dtype=torch.int32)
+        self.exchange = Exchanged(rows, rank, memory.received, memory.flags, device)
 
-    def plan(self, number: int, a: Any, b: Any) -> None:
-        self.width = 4 * b.shape[1]
-        self.product = torch.empty(a.shape[0], b.shape[1])
+    def plan(self, number: int, a: Any, b: Any) -> None: ...
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
-        self.product.copy_(a.float() @ b.float())
-        assert not self.counts.any(), "the counts of the last call are left"
-        for peer, piece in itertools.product(range(len(self.rows)), range(SHARED_PIECES)):
-            if peer != self.rank and self._piece(peer, piece)[1]:
-                self.counts[piece * len(self.rows) + peer] = 1
-        self.running.append(lambda: self.add(out))
-
-    def add(self, out: Any) -> None:
-        total = self.product[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
-        for peer in range(len(self.rows)):
-            if peer != self.rank and self.rows[self.rank]:
-                part, at = torch.empty_like(total), slot_of(peer, self.rank, self.rows)
-                ctypes.memmove(part.data_ptr(), self.received[self.rank] + at * self.width, part.numel() * 4)
-                total += part
-        out.copy_(total)
-
-    def _piece(self, keeper: int, piece: int) -> tuple[int, int]:
-        bounds = [self.rows[keeper] * i // SHARED_PIECES for i in (piece, piece + 1)]
-        return bounds[0], bounds[1] - bounds[0]
-
-    def count(self, keeper: int, piece: int) -> tuple[int, int]:
-        place = self.counts.data_ptr() + 4 * (piece * len(self.rows) + keeper)
-        return place, min(self._piece(keeper, piece)[1], 1)
-
-    def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
-        first, count = self._piece(keeper, piece)
-        to = self.received[keeper] + (slot_of(self.rank, keeper, self.rows) + first) * self.width
-        source = self.product.data_ptr() + (self.bounds[keeper] + first) * self.width
-        return to, source, count * self.width
+        self.exchange.start(a.float() @ b.float(), out, stream)
 
 
 class Exchanged:
@@ -213,16 +179,6 @@ class Exchanged:
         out.copy_(total)
 
 
-def finished(workspace: Any, caller: Any, capturing: bool) -> None:
-    """Kernels that wait for copies have ended when a call has."""
-    while Summed.running:
-        Summed.running.pop()()
-    finish(workspace, caller, capturing)
-
-
-finish = symmetric.Workspace.finish
-
-
 @contextmanager
 def gpus() -> Any:
     made: list[Memory] = []
@@ -238,7 +194,6 @@ def gpus() -> Any:
         patch.object(symmetric, "compute", multiplied),
         patch.object(symmetric, "ArrivingProducts", Arriving),
         patch.object(symmetric, "SummedProducts", Summed),
-        patch.object(symmetric.Workspace, "finish", finished),
         patch.object(symmetric, "Exchanges", Exchanged),
         patch.object(symmetric_memory, "empty", empty),
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),

@@ -14,8 +14,8 @@ from tilewright.lowering.sums import Sums
 class Compute:
     """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
     declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
-    in turn, or for all at once; barriers: that one thread makes for them; courier: what a thread of the producer's
-    warpgroup does for each tile beside them."""
+    in turn, or for all at once; barriers: that one thread makes for them; courier, carriers: what a thread, and a
+    team, of the producer's warpgroup do for each tile beside them; before_carriers: once, before."""
 
     sums: Sums
     declared: Body
@@ -26,3 +26,5 @@ class Compute:
     over_parts: Callable[[Body], Body]
     barriers: Body = ()
     courier: Body = ()
+    carriers: Body = ()
+    before_carriers: Body = ()

@@ -43,6 +43,7 @@ from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared, started
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
+from tilewright.lowering.rank_carriers import Carriers
 from tilewright.lowering.rank_sums import RankSums
 from tilewright.lowering.roles import TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
@@ -107,15 +108,18 @@ class Expansion:
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
         courier: Body = ()
+        carriers: tuple[Body, Body] = ((), ())
         if self.program.split_k is SplitK.RANKS:
             ranks = RankSums(self.program, self._sums)
-            barriers, courier = ranks.barriers, ranks.carry()
+            barriers, courier = ranks.barriers, ranks.escort()
+            team = Carriers(self.program, ranks)
+            carriers = team.carry(), team.begin()
         leave = self._epilogue.leave()
         held = held_in_registers(self.program)
         fragments = () if held is None else (Alloc(tile_of(self.program, held).register_buffer),)
         declared = (*self._sums.declared, *fragments)
         step, over_parts = lambda env: self._products(inner, env), lambda body: self._around(parts, body)
-        return Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers, courier)
+        return Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers, courier, *carriers)
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""

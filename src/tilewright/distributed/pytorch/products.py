@@ -20,7 +20,7 @@ from tilewright.distributed.pytorch.agreement import (
     described,
 )
 from tilewright.distributed.pytorch.replays import Replays
-from tilewright.distributed.pytorch.shared import parts_elements
+from tilewright.distributed.pytorch.shared import parts_elements, parts_flag_bytes
 from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
@@ -266,27 +266,26 @@ def _memory_of(name: str, plan: Plan) -> str:
     return f"{name}, {plan.kind}" if plan in _BY_TILES_OR_BLOCKS else name
 
 
-def _flag_bytes(plan: Plan, ranks: int) -> int:
-    """Bytes of flags that kernels have, at the start of the symmetric memory."""
-    return exchange_flag_bytes(ranks) if plan in EXCHANGED else 0
-
-
-def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
-    """Bytes of symmetric memory that a call needs; the same on every rank."""
-    flags = _flag_bytes(plan, len(rows))
+def _room(
+    name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options
+) -> tuple[int, int]:
+    """Bytes of symmetric memory that a call needs, and of flags of kernels at its start; the same on every rank."""
+    flags = exchange_flag_bytes(len(rows)) if plan in EXCHANGED else 0
     if name == GATHER:
-        return flags + sum(rows) * int(a.shape[1]) * int(a.element_size())
+        return flags + sum(rows) * int(a.shape[1]) * int(a.element_size()), flags
     size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
     if plan == SHARED:
-        return parts_elements(rows, columns) * size
-    return flags + (len(rows) - 1) * max(rows) * columns * size
+        parts = parts_elements(rows, columns) * size
+        flags = parts_flag_bytes(len(rows), parts)
+        return flags + parts, flags
+    return flags + (len(rows) - 1) * max(rows) * columns * size, flags
 
 
-def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> bool:
-    """Whether there is symmetric memory of some size, on all ranks. Where there is none, nobody asks again."""
+def _has_room(state: State, name: str, plan: Plan, device: Any, needed: tuple[int, int]) -> bool:
+    """Whether there is symmetric memory as `_room` says, on all ranks. Where there is none, nobody asks again."""
     name = _memory_of(name, plan)
     workspace = state.workspaces.get(name)
-    if workspace is not None and workspace.room_bytes >= needed:
+    if workspace is not None and workspace.room_bytes >= needed[0] and workspace.zeroed_bytes >= needed[1]:
         return True
     if workspace is not None:
         torch.cuda.synchronize(device)
@@ -294,8 +293,7 @@ def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> 
         state.ready.clear()
     problem = ""
     try:
-        zeroed = _flag_bytes(plan, dist.get_world_size(state.group))
-        state.workspaces[name] = Workspace(state.group, device, needed, zeroed)
+        state.workspaces[name] = Workspace(state.group, device, *needed)
     except (ImportError, AttributeError, RuntimeError) as failure:
         problem = f"{type(failure).__name__}: {failure}"
     told: list[Any] = [None] * dist.get_world_size(state.group)
@@ -337,7 +335,7 @@ def _matrices(
     workspace: Workspace, name: str, plan: Plan, a: Any, rows: tuple[int, ...], call: Call
 ) -> dict[Buffer, Any]:
     """The buffers of a call that are memory of the workspace."""
-    received = workspace.data[_flag_bytes(plan, len(rows)) :]
+    received = workspace.data[workspace.zeroed_bytes :]
     if name == GATHER:
         size = sum(rows) * a.shape[1] * a.element_size()
         return {Buffer.GATHERED: received[:size].view(a.dtype).view(sum(rows), a.shape[1])}

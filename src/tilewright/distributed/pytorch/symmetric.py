@@ -26,7 +26,6 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
-    Send,
     Signal,
     Step,
 )
@@ -69,7 +68,7 @@ class Workspace:
         import torch.distributed._symmetric_memory as symmetric
 
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.room_bytes = round_up(room_bytes, 1 << 21)
+        self.room_bytes, self.zeroed_bytes = round_up(room_bytes, 1 << 21), zeroed_bytes
         size = _PAGE + self.room_bytes
         self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
         self._handle = symmetric.rendezvous(self.memory, group.group_name)
@@ -225,13 +224,6 @@ class Program:
                 return [_wait_and_reset(driver, workspace.flag(workspace.rank, step.peer, step.channel))]
             case Signal():
                 return [_write(driver, workspace.flag(step.peer, workspace.rank, step.channel), 1)]
-            case Send():
-                tell = _write(driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece), 1)
-                address, count = self._summed.count(step.peer, step.piece)
-                if not count:  # behind the last tile
-                    return [tell]
-                to, source, size = self._summed.copy(step.peer, step.piece)
-                return [_wait_and_reset(driver, address, count), self._copy(to, lambda call: source, size), tell]
             case _:
                 return [self._action(step)]
 
@@ -278,10 +270,11 @@ class Program:
 
     @cached_property
     def _summed(self) -> SummedProducts:
-        """Products that add up over ranks in the kernels, by the flags that are also waited for in streams."""
+        """Products that add up over ranks in the kernels, by flags of their own at the start of the data."""
         workspace = self.workspace
-        received, flags = [base + _PAGE for base in workspace.bases], workspace.flag(workspace.rank, 0, DATA)
-        memory = PartsMemory(received, workspace.room_bytes, flags, workspace.partial)
+        flags, flag_bytes = [base + _PAGE for base in workspace.bases], workspace.zeroed_bytes
+        received, room_bytes = [address + flag_bytes for address in flags], workspace.room_bytes - flag_bytes
+        memory = PartsMemory(flags, flag_bytes, received, room_bytes, workspace.partial)
         return SummedProducts(self._rows, workspace.rank, memory, self._options, workspace.memory.device)
 
     @cached_property
@@ -405,12 +398,12 @@ def _timeout_s(group: Any, device: Any) -> float:
     return float(timeout.total_seconds())
 
 
-def _wait_and_reset(driver: Any, address: int, value: int = 1) -> list[Any]:
-    """Operations of a stream: wait until a word has a value, then write 0."""
+def _wait_and_reset(driver: Any, address: int) -> list[Any]:
+    """Operations of a stream: wait until a word is 1, then write 0."""
     wait = driver.CUstreamBatchMemOpParams()
     wait.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
     wait.waitValue.address = driver.CUdeviceptr(address)
-    wait.waitValue.value = driver.cuuint32_t(value)
+    wait.waitValue.value = driver.cuuint32_t(1)
     wait.waitValue.flags = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     return [wait, *_write(driver, address, 0)]
 

@@ -21,12 +21,14 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from cuda.bindings import driver
 
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
-from tilewright.distributed.plans import ARRIVING, SHARED, Plan
+from tilewright.distributed.plans import ARRIVING, SCALED, SHARED, Plan
 from tilewright.distributed.pytorch import products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.scales import Scales
 from tilewright.distributed.timeline import slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
+from tilewright.frontend.scaled import scaled_options
 
 warnings.simplefilter("ignore")
 
@@ -103,6 +105,11 @@ def multiplied(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, option
     assert options.beta == (c is not None)
     product = a.float() @ b.float()
     return out.copy_(product if c is None else product + c)
+
+
+def multiplied_with_scales(library: Any, arrays: Any, options: Any) -> Any:
+    a, b, scale_a, scale_b, _, out = arrays
+    return out.copy_(a.float() @ b.float() * scale_a * scale_b)
 
 
 class Arriving:
@@ -192,6 +199,7 @@ def gpus() -> Any:
                            is_current_stream_capturing=lambda: False, set_stream=lambda stream: None)  # fmt: skip
     with (
         patch.object(symmetric, "compute", multiplied),
+        patch.object(symmetric, "compute_scaled", multiplied_with_scales),
         patch.object(symmetric, "ArrivingProducts", Arriving),
         patch.object(symmetric, "SummedProducts", Summed),
         patch.object(symmetric, "Exchanges", Exchanged),
@@ -234,6 +242,36 @@ def case_scatter(rank: int, ranks: int) -> None:
             found = products.computed(SCATTER, a, (b, 2 * b), dist.group.WORLD, options, None, plan)
             for factor, mine in enumerate(found, 1):
                 assert torch.equal(mine, factor * whole[rank * size : (rank + 1) * size]), (m, plan, again)
+
+
+def case_fp8(rank: int, ranks: int) -> None:
+    """Scales of rows travel with them, or the one of a rank."""
+    fp8, options = torch.float8_e4m3fn, scaled_options("f32", False)
+    kinds = itertools.product(((True, 16), (False, 32)), ([8] * ranks, [5, 1], [0, 140]), range(3))
+    with gpus():
+        for (by_rows, k), rows, again in kinds:
+            shards = [integers(count, k, seed=10 * again + i).to(fp8) for i, count in enumerate(rows)]
+            scales = [2.0 ** integers(count if by_rows else 1, 1, seed=30 + i + again) for i, count in enumerate(rows)]
+            b = [integers(k, n, seed=50 + rank).to(fp8) for n in (8, 12)]
+            of_b = (torch.full((1, 1), 2.0), torch.full((1, 12), 0.5))
+            given = (shards[rank], b, dist.group.WORLD, options, None, Plan("gather"), Scales(scales[rank], of_b))
+            whole = torch.cat([shard.float() * scale for shard, scale in zip(shards, scales, strict=True)])
+            for mine, x, scale in zip(products.computed(GATHER, *given), b, of_b, strict=True):
+                assert torch.equal(mine, whole @ x.float() * scale), (by_rows, rows, again)
+        for by_rows, m, plan in itertools.product((True, False), (16, 7), SCALED[1:]):
+            parts = [(integers(m, 16, seed=i).to(fp8), integers(16, 8, seed=20 + i).to(fp8)) for i in range(ranks)]
+            scales = [2.0 ** integers(m if by_rows else 1, 1, seed=30 + i) for i in range(ranks)]
+            of_b = torch.full((1, 1), 1.0 + rank)
+            whole = sum((1.0 + i) * (a.float() * scales[i] @ b.float()) for i, (a, b) in enumerate(parts))
+            a, b = parts[rank]
+            given = (a, [b], dist.group.WORLD, options, None, plan, Scales(scales[rank], (of_b,)))
+            (found,) = products.computed(SCATTER, *given)
+            size = -(-m // ranks)
+            assert torch.equal(found, whole[rank * size : (rank + 1) * size]), (by_rows, m, plan)
+        with patch.object(products, "ranked", lambda *given: (SHARED, Plan("scatter"), *SCALED[1:])):
+            one = torch.ones(1, 1)
+            matmul_reduce_scatter(*parts[rank], scale_a=one, scale_b=one)
+        assert Plan("scatter exchanged") in plans_of() and not plans_of() & {SHARED, Plan("scatter")}
 
 
 def case_memory_grows(rank: int, ranks: int) -> None:

@@ -87,6 +87,10 @@ SCATTERS = (
 )
 
 
+SCALED = Plan("gather"), Plan("scatter exchanged"), Plan("scatter added")
+"""Of operands of FP8, whose scales travel with their rows; sums of ranks are of what was scaled."""
+
+
 def candidates(gathers: bool) -> tuple[Plan, ...]:
     """The plans among which is chosen. `SHARED` is none of them until it was timed."""
     return (*GATHERS, ARRIVING) if gathers else SCATTERS

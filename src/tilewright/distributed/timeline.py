@@ -43,10 +43,12 @@ class Lane(IntEnum):
 
 
 class Buffer(Enum):
-    """Matrices of rows. GATHERED and RECEIVED lie in symmetric memory, where peers write them."""
+    """Matrices of rows. GATHERED and RECEIVED lie in symmetric memory, where peers write them; so do SCALES, those of
+    gathered rows of FP8, which travel with them."""
 
     A = "a"
     GATHERED = "gathered"
+    SCALES = "scales"
     PARTIAL = "partial"
     RECEIVED = "received"
     RESULT = "result"

@@ -22,7 +22,7 @@ from cuda.bindings import driver
 
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SCALED, SHARED, Plan
-from tilewright.distributed.pytorch import products, symmetric
+from tilewright.distributed.pytorch import agreement, products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
 from tilewright.distributed.pytorch.scales import Scales
 from tilewright.distributed.timeline import slot_of
@@ -302,6 +302,21 @@ def case_one_kernel_is_chosen(rank: int, ranks: int) -> None:
             whole = sum(shard @ b for shard in shards)
             assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
         assert plans_of() == {ARRIVING, SHARED}
+
+
+def case_beside_other_groups_no_kernel_fills_the_gpu_and_waits(rank: int, ranks: int) -> None:
+    """A kernel of another group may wait on the same GPU for a peer whose GPU is full of one that waits for it."""
+    a, b = integers(8, 24, seed=rank), integers(24, 8, seed=9)
+    assert agreement.is_alone()
+    two = SimpleNamespace(
+        pg_map={"world": ("nccl", None), "other": ("cpu:gloo,cuda:nccl", None), "host": ("gloo", None)}
+    )
+    with patch.object(dist.distributed_c10d, "_world", two):
+        assert not agreement.is_alone()
+    with gpus(), first(SHARED), patch.object(agreement, "is_alone", lambda: rank == 0):
+        whole = sum(integers(8, 24, seed=i) @ b for i in range(ranks))
+        assert torch.equal(matmul_reduce_scatter(a, b), whole.chunk(ranks)[rank])
+        assert plans_of() == {Plan("scatter")}
 
 
 def case_a_rank_without_the_kernel_makes_all_do_without(rank: int, ranks: int) -> None:

@@ -27,7 +27,7 @@ GATHER, SCATTER = "all_gather_matmul", "matmul_reduce_scatter"
 class Described:
     """A call as one rank sees it. problem: what is wrong with it by itself. device: None on the host. options: beside
     the product, as text. rows: that each rank shall keep, if the user says so. scaling: what scale_a is of, where rows
-    and shards differ."""
+    and shards differ. alone: the group is the only one of its process whose collectives run on GPUs."""
 
     name: str
     a: tuple[int, ...]
@@ -41,6 +41,17 @@ class Described:
     capturing: bool
     problem: str
     scaling: str = ""
+    alone: bool = True
+
+
+def is_alone() -> bool:
+    """Whether there is no other group whose kernels may wait on this GPU for other ranks; False where PyTorch does not
+    say."""
+    try:
+        backends = [str(told[0]) for told in dist.distributed_c10d._world.pg_map.values()]
+    except (AttributeError, TypeError):
+        return False
+    return sum(backend != "gloo" for backend in backends) <= 1
 
 
 def described(
@@ -67,7 +78,8 @@ def described(
         wrong = wrong or problem_of(a, b, scales, options)
     wrong = wrong or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
     host, scaling = socket.gethostname(), _scaling(a, scales)
-    return Described(name, tuple(a.shape), shapes, formats, asked, rows, host, gpu, device, capturing, wrong, scaling)
+    where = host, gpu, device, capturing
+    return Described(name, tuple(a.shape), shapes, formats, asked, rows, *where, wrong, scaling, is_alone())
 
 
 def _asked(options: Asked) -> str:
@@ -110,7 +122,7 @@ def _problem_of_rows(m: int, rows: tuple[int, ...] | None) -> str:
 class Agreed:
     """rows: of each rank, of A in an all-gather, of the result in a reduce-scatter. k, columns: of the largest product.
     peers: whether the ranks are different GPUs of one host. gpu: of rank 0, by its name. scaled_rows: whether each row
-    of A has a scale of its own."""
+    of A has a scale of its own. alone: no rank has another group of GPUs."""
 
     rows: tuple[int, ...]
     k: int
@@ -118,6 +130,7 @@ class Agreed:
     peers: bool
     gpu: str
     scaled_rows: bool = False
+    alone: bool = True
 
 
 def agreed(own: Described, group: Any) -> Agreed:
@@ -153,7 +166,8 @@ def judged(found: list[Described]) -> Agreed:
     peers = len(places) == len(found) and len({one.host for one in found}) == 1
     peers = peers and all(one.device is not None for one in found)
     widths = [sum(n) if found[0].name == GATHER else max(n) for n in ([shape[1] for shape in one.b] for one in found)]
-    return Agreed(rows, max(one.a[1] for one in found), max(widths), peers, found[0].gpu, _ROWS in scaled)
+    k, alone = max(one.a[1] for one in found), all(one.alone for one in found)
+    return Agreed(rows, k, max(widths), peers, found[0].gpu, _ROWS in scaled, alone)
 
 
 def shares(rows: int, ranks: int) -> tuple[int, ...]:

@@ -193,6 +193,8 @@ def _settled(
     ways = ranked(name == GATHER, work, _costs(found.gpu)) if plan is None else (plan,)
     if scales is not None:
         ways = tuple(way for way in ways if way in SCALED)
+    if plan is None and not found.alone:
+        ways = tuple(way for way in ways if way != SHARED)
     a, b = a.detach(), tuple(x.detach() for x in b)
     for way in ways:
         room = _room(name, way, found.rows, a, b, options)

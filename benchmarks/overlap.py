@@ -35,7 +35,7 @@ SHAPES = (
 )  # fmt: skip
 
 RECORDS = Path(__file__).parent / "results"
-RECORD, DRAWN = RECORDS / "overlap_h200x2.json", RECORDS / "overlap_drawn_h100x2.json"
+RECORD, DRAWN = RECORDS / "overlap_h200x2.json", RECORDS / "overlap_drawn_h200x2.json"
 """What `--measure` and `--drawn` wrote."""
 
 

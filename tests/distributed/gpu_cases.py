@@ -87,7 +87,8 @@ def case_fp8(rank: int, ranks: int) -> None:
         shards = [normal(m, k, seed=i).to(fp8) for i in range(ranks)]
         scales = [normal(m if by_rows else 1, 1, seed=20 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
         b = normal(n, k, seed=50 + rank).to(fp8).T
-        of_b = normal(1, n if by_rows else 1, seed=60 + rank, dtype=torch.float32).abs() + 0.5
+        all_of_b = [normal(1, n if by_rows else 1, seed=60 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
+        of_b = all_of_b[rank]
         for fast in (False, True):
             options = {"scale_a": scales[rank], "scale_b": of_b, "fast_accumulation": fast}
             alone = [
@@ -98,8 +99,8 @@ def case_fp8(rank: int, ranks: int) -> None:
                 assert torch.equal(all_gather_matmul(shards[rank], b, **options), torch.cat(alone)), (by_rows, m, n, k)
         parts = [(normal(m, k, seed=i).to(fp8), normal(n, k, seed=50 + i).to(fp8).T) for i in range(ranks)]
         whole = [
-            tilewright.scaled_matmul(x, y, scale, of_b, out_dtype="f32").double()
-            for (x, y), scale in zip(parts, scales, strict=True)
+            tilewright.scaled_matmul(x, y, *both, out_dtype="f32").double()
+            for (x, y), *both in zip(parts, scales, all_of_b, strict=True)
         ]
         own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
         bound = 2.0**-7 * sum(one.abs() for one in whole)[own] + 1e-6

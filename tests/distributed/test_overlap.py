@@ -52,7 +52,7 @@ def test_large_products_hide_most_of_what_they_wait_for() -> None:
 
 def test_few_rows_are_one_product() -> None:
     assert chosen(True, Work((32, 32), 4096, 7168), NVLINK) == Plan("gather exchanged")
-    assert chosen(False, Work((32, 32), 2048, 14336), NVLINK).parts == 1
+    assert chosen(False, Work((32, 32), 2048, 14336), NVLINK) == Plan("scatter exchanged")
 
 
 def test_over_a_network_data_are_not_hidden() -> None:

@@ -32,7 +32,9 @@ from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import one_tile
+from tilewright.lowering import rank_carriers, roles
 from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
+from tilewright.lowering.spare_warps import Team
 from tilewright.planning.stack import Shards
 from tilewright.planning.tile_parts import TileParts
 from tilewright.problem import Gemm, Operands, make_operands
@@ -226,12 +228,16 @@ def test_who_does_not_wait_for_the_other_is_found(barrier: str, number: int, rac
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_carriers_that_do_not_meet_are_found(number: int) -> None:
-    """Threads that carry before the first of them has seen the flag; and one that tells before all have stored."""
+def test_carriers_that_do_not_meet_are_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that carry before the first of them has seen the flag; and one that tells before all have stored. Of two
+    warps: lanes of one know the same, to the simulator."""
+    two = Team(2, 2)
+    monkeypatch.setattr(rank_carriers, "CARRIERS", two)
+    monkeypatch.setattr(roles, "CARRIERS", two)
 
     def hasty(one: Kernel) -> Kernel:
-        meets = [path for path, stmt in walk(one.body) if isinstance(stmt, TeamBarrier) and stmt.threads == 64]
-        return without(one, meets[number])
+        meets = (path for path, stmt in walk(one.body) if isinstance(stmt, TeamBarrier) and stmt.threads == two.threads)
+        return without(one, list(meets)[number])
 
     kernel, ranks = small(hasty)
     with pytest.raises(SimulationError, match=r"Race on (sent|peer_received)_parts"):

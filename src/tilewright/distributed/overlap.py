@@ -60,6 +60,9 @@ _ARRIVING, _SHARED_US = 1.01, 3.0
 _FLAGS_US = 3.0
 """Of an operation of a stream that waits for flags, beside the wait."""
 
+_CARRY_US = 6.0
+"""Until a part of a tile that is done is seen on the rank that keeps it, beside its bytes and a flag."""
+
 _EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
 """Of kernels by which ranks exchange rows, beside the launch: flags there and back; and the rate at which threads store
 into a peer."""
@@ -285,7 +288,7 @@ class _Ranks:
             there = self.carried[peer, rank] = []
             for end in ends:
                 sent = max(sent, end) + size / rate
-                there.append(sent + self.costs.link.flag_us)
+                there.append(sent + _CARRY_US + self.costs.link.flag_us)
         return begin
 
     def _own(self, begin: float, rank: int, step: Multiply) -> float:
@@ -297,7 +300,7 @@ class _Ranks:
         """When each tile of a rank's rows is done. there: when what is added to it is there, if anything is."""
         count, each = self.costs.tiles(step.source.count, self.work, "summed")
         sms, ends = self.sms[rank], list[float]()
-        for number in range(count * self.work.rows[owner] // max(step.source.count, 1)):
+        for number in range(ceil_div(count * self.work.rows[owner], max(step.source.count, 1))):
             end = max(heapq.heappop(sms), begin) + each + _SHARED_US
             ends.append(max(end, there[number]) if there else end)
             heapq.heappush(sms, ends[-1])

@@ -92,8 +92,8 @@ SCALED = Plan("gather"), Plan("scatter exchanged"), Plan("scatter added")
 
 
 def candidates(gathers: bool) -> tuple[Plan, ...]:
-    """The plans among which is chosen. `SHARED` is none of them until it was timed."""
-    return (*GATHERS, ARRIVING) if gathers else SCATTERS
+    """The plans among which is chosen."""
+    return (*GATHERS, ARRIVING) if gathers else (*SCATTERS, SHARED)
 
 
 def plan_us(plan: Plan, work: Work, costs: Costs) -> float:

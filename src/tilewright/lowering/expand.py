@@ -107,19 +107,25 @@ class Expansion:
         inner = tuple(one for one in self.program.thread_serial_loops[order.index(ring) + 1 :] if one not in parts)
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
-        courier: Body = ()
-        carriers: tuple[Body, Body] = ((), ())
-        if self.program.split_k is SplitK.RANKS:
-            ranks = RankSums(self.program, self._sums)
-            barriers, courier = ranks.barriers, ranks.escort()
-            team = Carriers(self.program, ranks)
-            carriers = team.carry(), team.begin()
         leave = self._epilogue.leave()
         held = held_in_registers(self.program)
         fragments = () if held is None else (Alloc(tile_of(self.program, held).register_buffer),)
         declared = (*self._sums.declared, *fragments)
         step, over_parts = lambda env: self._products(inner, env), lambda body: self._around(parts, body)
-        return Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers, courier, *carriers)
+        compute = Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers)
+        if self.program.split_k is not SplitK.RANKS:
+            return compute
+        ranks = RankSums(self.program, self._sums)
+        carriers = Carriers(self.program, ranks)
+        return replace(
+            compute,
+            declared=(*declared, *ranks.declared),
+            barriers=ranks.barriers,
+            courier=ranks.escort(),
+            carriers=carriers.carry(),
+            before_carriers=carriers.begin(),
+            fetch=ranks.fetch,
+        )
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""

@@ -47,7 +47,8 @@ from tilewright.ir.kernel import (
     SHARDS,
 )
 from tilewright.ir.program import Program
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
+from tilewright.ir.register_budgets import register_budgets
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.work import Problems
 from tilewright.lowering.coordinates import GROUP, RANK, TURN
 from tilewright.lowering.ordered_sums import CHUNK, ELEMENT, OrderedSums
@@ -56,7 +57,16 @@ from tilewright.lowering.rank_tiles import IN_RUN, OWNER
 from tilewright.lowering.scheduler import Scheduler
 
 _KEEPER, TILE, _SOURCE = Var("keeper"), Var("tile_of_keeper"), Var("source")
+_FIRST = Select(binary(Op.EQ, OWN_RANK, 0), ONE, ZERO)
+"""The first of the other ranks."""
+
 _VECTOR_BYTES = 16
+
+_ITERATIONS_AHEAD = 4
+"""Iterations of the loop over k, microseconds together, while a part comes from the L2."""
+
+_OTHER_REGISTERS = 40
+"""Of a consumer, beside sums and a part."""
 
 MOST_BLOCKS = 1024
 """Of a launch: GPUs have fewer SMs."""
@@ -76,8 +86,13 @@ class RankSums(OrderedSums):
         """`finish` where the running tile is this rank's, behind what the others have summed; else its sums leave."""
         one, there = binary(Op.EQ, self._thread, 0), WaitBarrier(self._barrier("there"), self._parity)
         gone = ArriveBarrier(self._barrier("gone"))
-        added = self._from_each(self._chunks(self._add_part()))
-        keep: Body = (there, *added, self._meet(), If(one, (gone,)), *finish)
+        if self._fetches:
+            rest = binary(Op.NE, _SOURCE, _FIRST)
+            later = (If(rest, self._chunks(self._add_part())),)
+            added = (*self._chunks(self._add_fetched()), *self._from_each(later))
+        else:
+            added = (there, *self._from_each(self._chunks(self._add_part())))
+        keep: Body = (*added, self._meet(), If(one, (gone,)), *finish)
         leave: Body = (*self._chunks(self._leave()), self._meet(), If(one, (there, gone)))
         lets = Let(_KEEPER.name, OWNER, uniform=True), Let(TILE.name, self.number, uniform=True)
         return (*lets, If(binary(Op.EQ, _KEEPER, OWN_RANK), keep, leave))
@@ -95,6 +110,41 @@ class RankSums(OrderedSums):
             WaitBarrier(self._barrier("gone"), self._parity),
             If(is_own, self._from_each((back,)), (SignalFlag(self.sent_flag, ONE),)),
         )
+
+    @property
+    def _fetches(self) -> bool:
+        """Whether a part comes while products end: consumers have registers for it beside their sums, and nobody else
+        multiplies while they add."""
+        if self._consumer.in_turn > 1:
+            return False
+        _, registers = register_budgets(self.program)
+        elements = self.sums.buffer.elements
+        return elements + elements * self.program.gemm.out.bytes // 4 + _OTHER_REGISTERS <= registers
+
+    @property
+    def declared(self) -> Body:
+        """Registers of consumers."""
+        return (Alloc(self._fetched.buffer),) if self._fetches else ()
+
+    def fetch(self, count: Expr, iteration: Var) -> Body:
+        """Some iterations before the last of so many: the first part of an own tile is asked for."""
+        if not self._fetches:
+            return ()
+        place = self.received(OWN_RANK, _FIRST, self._inside)
+        loads = self._chunks((Move(self._fetched, place, self._width, origin=self.sums.name),))
+        own = (
+            Let(TILE.name, self.number, uniform=True),
+            WaitBarrier(self._barrier("there"), self._parity),
+            *loads,
+        )
+        near = binary(Op.EQ, iteration, binary(Op.MAX, count - _ITERATIONS_AHEAD, 0))
+        return (If(near, (If(binary(Op.EQ, OWNER, OWN_RANK), own),)),)
+
+    @property
+    def _fetched(self) -> Ref:
+        """The running vector of the part that is fetched."""
+        shape = self.sums.buffer.elements // self._width, self._width
+        return Ref(Buffer("fetched", Space.REGISTER, self.program.gemm.out, shape), (Var(CHUNK), ZERO))
 
     @staticmethod
     def _from_each(each: Body) -> Body:
@@ -200,13 +250,19 @@ class RankSums(OrderedSums):
 
     def _add_part(self) -> Body:
         """A vector of another rank's part is added to the sums."""
-        here, out = self._register(), self.program.gemm.out
-        value = Buffer("part", Space.REGISTER, out, (self._width,))
-        part: Expr = Load(value, (Var(ELEMENT),))
-        total = Binary(Op.ADD, Load(here.buffer, here.index), part if out is F32 else Cast(F32, part))
+        value = Buffer("part", Space.REGISTER, self.program.gemm.out, (self._width,))
         place = self.received(OWN_RANK, _SOURCE, self._inside)
         load = Move(Ref(value, (ZERO,)), place, self._width, origin=self.sums.name)
-        return (Alloc(value), load, self._over_vector(Assign(here, total, origin=self.sums.name)))
+        return (Alloc(value), load, self._added(Load(value, (Var(ELEMENT),))))
+
+    def _add_fetched(self) -> Body:
+        """The same with what was fetched."""
+        return (self._added(Load(self._fetched.buffer, (Var(CHUNK), Var(ELEMENT)))),)
+
+    def _added(self, part: Expr) -> Stmt:
+        here = self._register()
+        total = Binary(Op.ADD, Load(here.buffer, here.index), part if part.dtype is F32 else Cast(F32, part))
+        return self._over_vector(Assign(here, total, origin=self.sums.name))
 
 
 def check_rank_sums(program: Program) -> None:

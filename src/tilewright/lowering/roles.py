@@ -372,7 +372,7 @@ class TmaKernel:
         pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
         last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
         return (
-            For(self._loop, self._count, pipeline.steady()),
+            For(self._loop, self._count, (*self.compute.fetch(self._count, Var(self._loop)), *pipeline.steady())),
             *pass_turn,
             *self._all_ended,
             *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),

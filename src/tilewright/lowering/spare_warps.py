@@ -37,7 +37,7 @@ class Team:
         return above if end == GROUP_LANES else both(above, binary(Op.LT, Var(GROUP_LANE), end))
 
 
-CARRIERS = Team(2, 2)
+CARRIERS = Team(3, 1)
 """Those that carry parts of tiles to other ranks, in kernels that copy no vectors."""
 
 

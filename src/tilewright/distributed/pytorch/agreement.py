@@ -149,8 +149,8 @@ def judged(found: list[Described]) -> Agreed:
     _same("formats", [", ".join(one.formats) for one in found], found)
     _same("options", [one.options for one in found], found)
     _same("rows", [one.rows for one in found], found)
-    scaled = [one.scaling for one in found if one.scaling]
-    _same("scale_a", scaled, found)
+    scaled = next((one.scaling for one in found if one.scaling), "")
+    _same("scale_a", [one.scaling or scaled for one in found], found)
     if found[0].name == GATHER:
         _same("k", [one.a[1] for one in found], found)
         rows = tuple(one.a[0] for one in found)
@@ -167,7 +167,7 @@ def judged(found: list[Described]) -> Agreed:
     peers = peers and all(one.device is not None for one in found)
     widths = [sum(n) if found[0].name == GATHER else max(n) for n in ([shape[1] for shape in one.b] for one in found)]
     k, alone = max(one.a[1] for one in found), all(one.alone for one in found)
-    return Agreed(rows, k, max(widths), peers, found[0].gpu, _ROWS in scaled, alone)
+    return Agreed(rows, k, max(widths), peers, found[0].gpu, scaled == _ROWS, alone)
 
 
 def shares(rows: int, ranks: int) -> tuple[int, ...]:

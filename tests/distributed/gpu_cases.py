@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import tilewright
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
-from tilewright.distributed.plans import ARRIVING, GATHERS, SCALED, SCATTERS, SHARED, Plan
+from tilewright.distributed.plans import ARRIVING, GATHERS, SCALED_AS_WHOLE, SCATTERS, SHARED, Plan
 from tilewright.distributed.pytorch import products
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
 from tilewright.distributed.pytorch.scales import Scales
@@ -89,14 +89,23 @@ def case_fp8(rank: int, ranks: int) -> None:
         b = normal(n, k, seed=50 + rank).to(fp8).T
         all_of_b = [normal(1, n if by_rows else 1, seed=60 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
         of_b = all_of_b[rank]
+        whole = torch.cat([x.double() * scale.double() for x, scale in zip(shards, scales, strict=True)])
+        exact, sizes = (whole @ b.double()) * of_b, (whole.abs() @ b.double().abs()) * of_b
+        bound = 2.0**-8 * exact.abs() + 2.0**-10 * sizes
         for fast in (False, True):
             options = {"scale_a": scales[rank], "scale_b": of_b, "fast_accumulation": fast}
             alone = [
                 tilewright.scaled_matmul(shard, b, scale, of_b, fast_accumulation=fast)
                 for shard, scale in zip(shards, scales, strict=True)
             ]
+            asked, given = scaled_options(None, fast), (dist.group.WORLD,)
             for _ in range(3):  # the second call is recorded, the third replayed
-                assert torch.equal(all_gather_matmul(shards[rank], b, **options), torch.cat(alone)), (by_rows, m, n, k)
+                (found,) = products.computed(
+                    GATHER, shards[rank], [b], *given, asked, None, Plan("gather"), Scales(scales[rank], (of_b,))
+                )
+                assert torch.equal(found, torch.cat(alone)), (by_rows, m, n, k)
+                found = all_gather_matmul(shards[rank], b, **options)
+                assert ((found.double() - exact).abs() <= bound).all(), (by_rows, m, n, k, fast)
         parts = [(normal(m, k, seed=i).to(fp8), normal(n, k, seed=50 + i).to(fp8).T) for i in range(ranks)]
         whole = [
             tilewright.scaled_matmul(x, y, *both, out_dtype="f32").double()
@@ -104,7 +113,7 @@ def case_fp8(rank: int, ranks: int) -> None:
         ]
         own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
         bound = 2.0**-7 * sum(one.abs() for one in whole)[own] + 1e-6
-        for plan in SCALED[1:]:
+        for plan in SCALED_AS_WHOLE[1:]:
             given = (*parts[rank][:1], [parts[rank][1]], dist.group.WORLD, scaled_options(None, False), None, plan)
             for _ in range(3):
                 (found,) = products.computed(SCATTER, *given, Scales(scales[rank], (of_b,)))

@@ -21,7 +21,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from cuda.bindings import driver
 
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
-from tilewright.distributed.plans import ARRIVING, SCALED, SHARED, Plan
+from tilewright.distributed.plans import ARRIVING, SCALED_AS_WHOLE, SHARED, Plan
 from tilewright.distributed.pytorch import agreement, products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
 from tilewright.distributed.pytorch.scales import Scales
@@ -254,11 +254,12 @@ def case_fp8(rank: int, ranks: int) -> None:
             scales = [2.0 ** integers(count if by_rows else 1, 1, seed=30 + i + again) for i, count in enumerate(rows)]
             b = [integers(k, n, seed=50 + rank).to(fp8) for n in (8, 12)]
             of_b = (torch.full((1, 1), 2.0), torch.full((1, 12), 0.5))
-            given = (shards[rank], b, dist.group.WORLD, options, None, Plan("gather"), Scales(scales[rank], of_b))
             whole = torch.cat([shard.float() * scale for shard, scale in zip(shards, scales, strict=True)])
-            for mine, x, scale in zip(products.computed(GATHER, *given), b, of_b, strict=True):
-                assert torch.equal(mine, whole @ x.float() * scale), (by_rows, rows, again)
-        for by_rows, m, plan in itertools.product((True, False), (16, 7), SCALED[1:]):
+            for plan in (Plan("gather"), *((Plan("gather exchanged"),) if by_rows else ())):
+                given = (shards[rank], b, dist.group.WORLD, options, None, plan, Scales(scales[rank], of_b))
+                for mine, x, scale in zip(products.computed(GATHER, *given), b, of_b, strict=True):
+                    assert torch.equal(mine, whole @ x.float() * scale), (plan, by_rows, rows, again)
+        for by_rows, m, plan in itertools.product((True, False), (16, 7), SCALED_AS_WHOLE[1:]):
             parts = [(integers(m, 16, seed=i).to(fp8), integers(16, 8, seed=20 + i).to(fp8)) for i in range(ranks)]
             scales = [2.0 ** integers(m if by_rows else 1, 1, seed=30 + i) for i in range(ranks)]
             of_b = torch.full((1, 1), 1.0 + rank)
@@ -268,9 +269,15 @@ def case_fp8(rank: int, ranks: int) -> None:
             (found,) = products.computed(SCATTER, *given)
             size = -(-m // ranks)
             assert torch.equal(found, whole[rank * size : (rank + 1) * size]), (by_rows, m, plan)
-        with patch.object(products, "ranked", lambda *given: (SHARED, Plan("scatter"), *SCALED[1:])):
+        with patch.object(products, "ranked", lambda *given: (SHARED, Plan("scatter"), *SCALED_AS_WHOLE[1:])):
             one = torch.ones(1, 1)
             matmul_reduce_scatter(*parts[rank], scale_a=one, scale_b=one)
+        with patch.object(products, "ranked", lambda *given: (Plan("gather exchanged"), Plan("gather"))):
+            all_gather_matmul(*parts[rank], scale_a=one, scale_b=one)
+        assert not any(
+            name[0] == GATHER and one.plan == Plan("gather exchanged") and name[3] is None
+            for name, one in products.state_of(dist.group.WORLD).known.items()
+        )
         assert Plan("scatter exchanged") in plans_of() and not plans_of() & {SHARED, Plan("scatter")}
 
 

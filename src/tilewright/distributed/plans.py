@@ -87,8 +87,12 @@ SCATTERS = (
 )
 
 
-SCALED = Plan("gather"), Plan("scatter exchanged"), Plan("scatter added")
-"""Of operands of FP8, whose scales travel with their rows; sums of ranks are of what was scaled."""
+SCALED_AS_WHOLE = Plan("gather"), Plan("scatter exchanged"), Plan("scatter added")
+"""Of operands of FP8 with a scale for each rank's rows: no product has rows of several, and what ranks add up was
+scaled."""
+
+SCALED = (*SCALED_AS_WHOLE, Plan("gather exchanged"))
+"""Of operands of FP8 whose rows have scales, which travel with them."""
 
 
 def candidates(gathers: bool) -> tuple[Plan, ...]:

@@ -10,7 +10,7 @@ from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import ARRIVING, EXCHANGED, SCALED, SHARED, Plan, ranked
+from tilewright.distributed.plans import ARRIVING, EXCHANGED, SCALED, SCALED_AS_WHOLE, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import (
     GATHER,
@@ -26,6 +26,7 @@ from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, TilewrightError, UnknownName
 from tilewright.frontend.options import PLAIN, Options, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.scaled import ScaledOptions
 from tilewright.notices import say_once
 from tilewright.units import round_up
 
@@ -192,7 +193,8 @@ def _settled(
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
     ways = ranked(name == GATHER, work, _costs(found.gpu)) if plan is None else (plan,)
     if scales is not None:
-        ways = tuple(way for way in ways if way in SCALED)
+        able = SCALED if found.scaled_rows else SCALED_AS_WHOLE
+        ways = tuple(way for way in ways if way in able)
     if plan is None and not found.alone:
         ways = tuple(way for way in ways if way != SHARED)
     a, b = a.detach(), tuple(x.detach() for x in b)
@@ -270,7 +272,8 @@ def _memory_of(name: str, plan: Plan) -> str:
 
 def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Asked) -> tuple[int, int]:
     """Bytes of symmetric memory that a call needs, and of flags of kernels at its start; the same on every rank."""
-    flags = exchange_flag_bytes(len(rows)) if plan in EXCHANGED else 0
+    exchanges = 2 if name == GATHER and isinstance(options, ScaledOptions) else 1
+    flags = exchanges * exchange_flag_bytes(len(rows)) if plan in EXCHANGED else 0
     if name == GATHER:
         return flags + sum(rows) * (int(a.shape[1]) * int(a.element_size()) + SCALE_BYTES) + SCALE_BYTES, flags
     size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)

@@ -55,7 +55,7 @@ _LAST: dict[Any, tuple[Any, Any]] = {}
 
 
 def exchange_flag_bytes(ranks: int) -> int:
-    """Bytes at the start of the data, for flags of blocks where threads exchange rows."""
+    """Bytes at the start of the data, for flags of blocks where threads exchange rows; as many for their scales."""
     return round_up(4 * flags_of(ranks), _PAGE)
 
 
@@ -291,8 +291,20 @@ class Program:
     @cached_property
     def _exchanges(self) -> Exchanges:
         workspace = self.workspace
-        flags = [base + _PAGE for base in workspace.bases]
-        received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
+        received = [base + _PAGE + workspace.zeroed_bytes for base in workspace.bases]
+        return self._exchanges_of(received, 0)
+
+    @cached_property
+    def _exchanges_of_scales(self) -> Exchanges:
+        """Of the scales of gathered rows, by flags of their own."""
+        workspace = self.workspace
+        behind = self._matrices[Buffer.SCALES].data_ptr() - workspace.bases[workspace.rank]
+        return self._exchanges_of([base + behind for base in workspace.bases], exchange_flag_bytes(workspace.ranks))
+
+    def _exchanges_of(self, received: list[int], behind: int) -> Exchanges:
+        """behind: bytes in front of the flags."""
+        workspace = self.workspace
+        flags = [base + _PAGE + behind for base in workspace.bases]
         return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
 
     def _action(self, step: Copy | Add | Multiply | Exchange) -> Action:
@@ -309,13 +321,21 @@ class Program:
 
     def _exchanged(self, step: Exchange, elsewhere: bool) -> Action:
         """elsewhere: the kernel is loaded, and no peer is waited for."""
-        source, target, exchanges = self._place(step.source), self._place(step.target), self._exchanges
+        source, target = self._place(step.source), self._place(step.target)
+        gathers_scales = not step.summed and isinstance(self._options, ScaledOptions)
+        of_scales = self._exchanges_of_scales if gathers_scales else None
+
+        def exchanged(exchanges: Exchanges, rows: Any, out: Any, stream: int) -> None:
+            if elsewhere:
+                exchanges.plan(rows, step.summed)
+            else:
+                exchanges.start(rows, out, stream)
 
         def exchange(call: Call, stream: int) -> None:
-            if elsewhere:
-                exchanges.plan(source(call, 0), step.summed)
-            else:
-                exchanges.start(source(call, 0), target(call, 0) if step.summed else None, stream)
+            exchanged(self._exchanges, source(call, 0), target(call, 0) if step.summed else None, stream)
+            if of_scales is not None:
+                assert call.scales is not None
+                exchanged(of_scales, call.scales.a, None, stream)
 
         return exchange
 

@@ -6,7 +6,7 @@ torchrun --nproc-per-node=2 benchmarks/overlap.py --measure [--shapes 2048x3584x
 torchrun --nproc-per-node=2 benchmarks/overlap.py --drawn 40 --seed 1 [--out FILE]
 python benchmarks/overlap.py --kernels [--shapes 2048x3584x8192,...] [--out FILE]
 
---kernels takes one GPU: what the kernels that ranks share cost where nothing is waited for, beside plain ones.
+--kernels takes one GPU: what the kernel that waits for rows costs where they are there, beside plain ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHAPES = (
 )  # fmt: skip
 
 RECORDS = Path(__file__).parent / "results"
-RECORD, DRAWN = RECORDS / "overlap_h200x2.json", RECORDS / "overlap_drawn_h100x2.json"
+RECORD, DRAWN = RECORDS / "overlap_h200x2.json", RECORDS / "overlap_drawn_h200x2.json"
 """What `--measure` and `--drawn` wrote."""
 
 

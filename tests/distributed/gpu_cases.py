@@ -15,11 +15,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import tilewright
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
-from tilewright.distributed.plans import ARRIVING, GATHERS, SCATTERS, SHARED, Plan
+from tilewright.distributed.plans import ARRIVING, GATHERS, SCALED_AS_WHOLE, SCATTERS, SHARED, Plan
 from tilewright.distributed.pytorch import products
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.scales import Scales
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.options import PLAIN
+from tilewright.frontend.scaled import scaled_options
 
 warnings.simplefilter("ignore")
 
@@ -75,6 +77,47 @@ def case_scatters(rank: int, ranks: int) -> None:
             first, again = scatter(*parts[rank], plan), scatter(*parts[rank], plan)
             assert torch.equal(first, again), (plan, dtype, m, n, k)
             assert ((first.double() - exact).abs() <= bound).all(), (plan, dtype, m, n, k)
+
+
+def case_fp8(rank: int, ranks: int) -> None:
+    """A gather has the bits of each rank's rows multiplied alone; a scatter is within the bound of what each rank
+    rounds."""
+    fp8 = torch.float8_e4m3fn
+    for by_rows, (m, n, k) in itertools.product((True, False), ((256, 256, 512), (72, 264, 128))):
+        shards = [normal(m, k, seed=i).to(fp8) for i in range(ranks)]
+        scales = [normal(m if by_rows else 1, 1, seed=20 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
+        b = normal(n, k, seed=50 + rank).to(fp8).T
+        all_of_b = [normal(1, n if by_rows else 1, seed=60 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
+        of_b = all_of_b[rank]
+        whole = torch.cat([x.double() * scale.double() for x, scale in zip(shards, scales, strict=True)])
+        exact, sizes = (whole @ b.double()) * of_b, (whole.abs() @ b.double().abs()) * of_b
+        bound = 2.0**-8 * exact.abs() + 2.0**-10 * sizes
+        for fast in (False, True):
+            options = {"scale_a": scales[rank], "scale_b": of_b, "fast_accumulation": fast}
+            alone = [
+                tilewright.scaled_matmul(shard, b, scale, of_b, fast_accumulation=fast)
+                for shard, scale in zip(shards, scales, strict=True)
+            ]
+            asked, given = scaled_options(None, fast), (dist.group.WORLD,)
+            for _ in range(3):  # the second call is recorded, the third replayed
+                (found,) = products.computed(
+                    GATHER, shards[rank], [b], *given, asked, None, Plan("gather"), Scales(scales[rank], (of_b,))
+                )
+                assert torch.equal(found, torch.cat(alone)), (by_rows, m, n, k)
+                found = all_gather_matmul(shards[rank], b, **options)
+                assert ((found.double() - exact).abs() <= bound).all(), (by_rows, m, n, k, fast)
+        parts = [(normal(m, k, seed=i).to(fp8), normal(n, k, seed=50 + i).to(fp8).T) for i in range(ranks)]
+        whole = [
+            tilewright.scaled_matmul(x, y, *both, out_dtype="f32").double()
+            for (x, y), *both in zip(parts, scales, all_of_b, strict=True)
+        ]
+        own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
+        bound = 2.0**-7 * sum(one.abs() for one in whole)[own] + 1e-6
+        for plan in SCALED_AS_WHOLE[1:]:
+            given = (*parts[rank][:1], [parts[rank][1]], dist.group.WORLD, scaled_options(None, False), None, plan)
+            for _ in range(3):
+                (found,) = products.computed(SCATTER, *given, Scales(scales[rank], (of_b,)))
+                assert ((found.double() - sum(whole)[own]).abs() <= bound).all(), (plan, by_rows, m, n, k)
 
 
 def case_options(rank: int, ranks: int) -> None:

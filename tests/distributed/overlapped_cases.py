@@ -12,7 +12,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -21,12 +21,14 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from cuda.bindings import driver
 
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
-from tilewright.distributed.plans import ARRIVING, SHARED, Plan
-from tilewright.distributed.pytorch import products, symmetric
+from tilewright.distributed.plans import ARRIVING, SCALED_AS_WHOLE, SHARED, Plan
+from tilewright.distributed.pytorch import agreement, products, symmetric
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
-from tilewright.distributed.timeline import SHARED_PIECES, slot_of
+from tilewright.distributed.pytorch.scales import Scales
+from tilewright.distributed.timeline import slot_of
 from tilewright.errors import LaunchError
 from tilewright.frontend.options import PLAIN, options_of
+from tilewright.frontend.scaled import scaled_options
 
 warnings.simplefilter("ignore")
 
@@ -105,6 +107,11 @@ def multiplied(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, option
     return out.copy_(product if c is None else product + c)
 
 
+def multiplied_with_scales(library: Any, arrays: Any, options: Any) -> Any:
+    a, b, scale_a, scale_b, _, out = arrays
+    return out.copy_(a.float() @ b.float() * scale_a * scale_b)
+
+
 class Arriving:
     """In the place of kernels that wait for rows: the shards in the order of arrival, each behind its flag."""
 
@@ -123,51 +130,17 @@ class Arriving:
 
 
 class Summed:
-    """In the place of kernels that add up over ranks: parts are left for copy engines, which here move them when the
-    kernel has ended. So those of the peers are added at the end of the call."""
+    """In the place of kernels that add up over ranks: an exchange behind a product."""
 
     words: frozenset[Any] = frozenset()
-    running: ClassVar[list[Any]] = []
 
     def __init__(self, rows: tuple[int, ...], rank: int, memory: Any, options: Any, device: Any) -> None:
-        self.rows, self.rank, self.received = rows, rank, memory.received
-        self.bounds = [0, *itertools.accumulate(rows)]
-        self.counts = torch.zeros(len(rows) * SHARED_PIECES, dtype=torch.int32)
+        self.exchange = Exchanged(rows, rank, memory.received, memory.flags, device)
 
-    def plan(self, number: int, a: Any, b: Any) -> None:
-        self.width = 4 * b.shape[1]
-        self.product = torch.empty(a.shape[0], b.shape[1])
+    def plan(self, number: int, a: Any, b: Any) -> None: ...
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
-        self.product.copy_(a.float() @ b.float())
-        assert not self.counts.any(), "the counts of the last call are left"
-        for peer, piece in itertools.product(range(len(self.rows)), range(SHARED_PIECES)):
-            if peer != self.rank and self._piece(peer, piece)[1]:
-                self.counts[piece * len(self.rows) + peer] = 1
-        self.running.append(lambda: self.add(out))
-
-    def add(self, out: Any) -> None:
-        total = self.product[self.bounds[self.rank] : self.bounds[self.rank + 1]].clone()
-        for peer in range(len(self.rows)):
-            if peer != self.rank and self.rows[self.rank]:
-                part, at = torch.empty_like(total), slot_of(peer, self.rank, self.rows)
-                ctypes.memmove(part.data_ptr(), self.received[self.rank] + at * self.width, part.numel() * 4)
-                total += part
-        out.copy_(total)
-
-    def _piece(self, keeper: int, piece: int) -> tuple[int, int]:
-        bounds = [self.rows[keeper] * i // SHARED_PIECES for i in (piece, piece + 1)]
-        return bounds[0], bounds[1] - bounds[0]
-
-    def count(self, keeper: int, piece: int) -> tuple[int, int]:
-        place = self.counts.data_ptr() + 4 * (piece * len(self.rows) + keeper)
-        return place, min(self._piece(keeper, piece)[1], 1)
-
-    def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
-        first, count = self._piece(keeper, piece)
-        to = self.received[keeper] + (slot_of(self.rank, keeper, self.rows) + first) * self.width
-        source = self.product.data_ptr() + (self.bounds[keeper] + first) * self.width
-        return to, source, count * self.width
+        self.exchange.start(a.float() @ b.float(), out, stream)
 
 
 class Exchanged:
@@ -213,16 +186,6 @@ class Exchanged:
         out.copy_(total)
 
 
-def finished(workspace: Any, caller: Any, capturing: bool) -> None:
-    """Kernels that wait for copies have ended when a call has."""
-    while Summed.running:
-        Summed.running.pop()()
-    finish(workspace, caller, capturing)
-
-
-finish = symmetric.Workspace.finish
-
-
 @contextmanager
 def gpus() -> Any:
     made: list[Memory] = []
@@ -236,9 +199,9 @@ def gpus() -> Any:
                            is_current_stream_capturing=lambda: False, set_stream=lambda stream: None)  # fmt: skip
     with (
         patch.object(symmetric, "compute", multiplied),
+        patch.object(symmetric, "compute_scaled", multiplied_with_scales),
         patch.object(symmetric, "ArrivingProducts", Arriving),
         patch.object(symmetric, "SummedProducts", Summed),
-        patch.object(symmetric.Workspace, "finish", finished),
         patch.object(symmetric, "Exchanges", Exchanged),
         patch.object(symmetric_memory, "empty", empty),
         patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),
@@ -281,6 +244,43 @@ def case_scatter(rank: int, ranks: int) -> None:
                 assert torch.equal(mine, factor * whole[rank * size : (rank + 1) * size]), (m, plan, again)
 
 
+def case_fp8(rank: int, ranks: int) -> None:
+    """Scales of rows travel with them, or the one of a rank."""
+    fp8, options = torch.float8_e4m3fn, scaled_options("f32", False)
+    kinds = itertools.product(((True, 16), (False, 32)), ([8] * ranks, [5, 1], [0, 140]), range(3))
+    with gpus():
+        for (by_rows, k), rows, again in kinds:
+            shards = [integers(count, k, seed=10 * again + i).to(fp8) for i, count in enumerate(rows)]
+            scales = [2.0 ** integers(count if by_rows else 1, 1, seed=30 + i + again) for i, count in enumerate(rows)]
+            b = [integers(k, n, seed=50 + rank).to(fp8) for n in (8, 12)]
+            of_b = (torch.full((1, 1), 2.0), torch.full((1, 12), 0.5))
+            whole = torch.cat([shard.float() * scale for shard, scale in zip(shards, scales, strict=True)])
+            for plan in (Plan("gather"), *((Plan("gather exchanged"),) if by_rows else ())):
+                given = (shards[rank], b, dist.group.WORLD, options, None, plan, Scales(scales[rank], of_b))
+                for mine, x, scale in zip(products.computed(GATHER, *given), b, of_b, strict=True):
+                    assert torch.equal(mine, whole @ x.float() * scale), (plan, by_rows, rows, again)
+        for by_rows, m, plan in itertools.product((True, False), (16, 7), SCALED_AS_WHOLE[1:]):
+            parts = [(integers(m, 16, seed=i).to(fp8), integers(16, 8, seed=20 + i).to(fp8)) for i in range(ranks)]
+            scales = [2.0 ** integers(m if by_rows else 1, 1, seed=30 + i) for i in range(ranks)]
+            of_b = torch.full((1, 1), 1.0 + rank)
+            whole = sum((1.0 + i) * (a.float() * scales[i] @ b.float()) for i, (a, b) in enumerate(parts))
+            a, b = parts[rank]
+            given = (a, [b], dist.group.WORLD, options, None, plan, Scales(scales[rank], (of_b,)))
+            (found,) = products.computed(SCATTER, *given)
+            size = -(-m // ranks)
+            assert torch.equal(found, whole[rank * size : (rank + 1) * size]), (by_rows, m, plan)
+        with patch.object(products, "ranked", lambda *given: (SHARED, Plan("scatter"), *SCALED_AS_WHOLE[1:])):
+            one = torch.ones(1, 1)
+            matmul_reduce_scatter(*parts[rank], scale_a=one, scale_b=one)
+        with patch.object(products, "ranked", lambda *given: (Plan("gather exchanged"), Plan("gather"))):
+            all_gather_matmul(*parts[rank], scale_a=one, scale_b=one)
+        assert not any(
+            name[0] == GATHER and one.plan == Plan("gather exchanged") and name[3] is None
+            for name, one in products.state_of(dist.group.WORLD).known.items()
+        )
+        assert Plan("scatter exchanged") in plans_of() and not plans_of() & {SHARED, Plan("scatter")}
+
+
 def case_memory_grows(rank: int, ranks: int) -> None:
     with gpus():
         for width in (16, 1 << 14, 16):
@@ -309,6 +309,21 @@ def case_one_kernel_is_chosen(rank: int, ranks: int) -> None:
             whole = sum(shard @ b for shard in shards)
             assert torch.equal(matmul_reduce_scatter(shards[rank], b), whole.chunk(ranks)[rank])
         assert plans_of() == {ARRIVING, SHARED}
+
+
+def case_beside_other_groups_no_kernel_fills_the_gpu_and_waits(rank: int, ranks: int) -> None:
+    """A kernel of another group may wait on the same GPU for a peer whose GPU is full of one that waits for it."""
+    a, b = integers(8, 24, seed=rank), integers(24, 8, seed=9)
+    assert agreement.is_alone()
+    two = SimpleNamespace(
+        pg_map={"world": ("nccl", None), "other": ("cpu:gloo,cuda:nccl", None), "host": ("gloo", None)}
+    )
+    with patch.object(dist.distributed_c10d, "_world", two):
+        assert not agreement.is_alone()
+    with gpus(), first(SHARED), patch.object(agreement, "is_alone", lambda: rank == 0):
+        whole = sum(integers(8, 24, seed=i) @ b for i in range(ranks))
+        assert torch.equal(matmul_reduce_scatter(a, b), whole.chunk(ranks)[rank])
+        assert plans_of() == {Plan("scatter")}
 
 
 def case_a_rank_without_the_kernel_makes_all_do_without(rank: int, ranks: int) -> None:

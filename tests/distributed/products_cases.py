@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import warnings
 from typing import Any
 
@@ -54,6 +56,66 @@ def case_scatter(rank: int, ranks: int) -> None:
     start = sum(rows[:rank])
     result = matmul_reduce_scatter(*parts[rank], rows=rows)
     assert torch.equal(result, whole[start : start + rows[rank]])
+
+
+FP8 = torch.float8_e4m3fn
+
+
+def scales_of(kind: str, count: int, seed: int) -> Any:
+    """Powers of two, so that products of integers stay exact."""
+    each = 2.0 ** integers(count if kind == "rows" else 1, 1, seed=seed)
+    return each if kind == "rows" else each[0]
+
+
+def case_gather_of_fp8(rank: int, ranks: int) -> None:
+    """The bits of each rank's rows multiplied alone; a rank with one row has one scale, whatever the others have."""
+    uneven = [5, *[1] * (ranks - 1)], [0, *[3] * (ranks - 1)]
+    for (kind, k), rows in itertools.product((("rows", 16), ("whole", 32)), ([4] * ranks, *uneven)):
+        shards = [integers(count, k, seed=i).to(FP8) for i, count in enumerate(rows)]
+        scales = [scales_of(kind, count, 30 + i) for i, count in enumerate(rows)]
+        b = [integers(k, n, seed=10 + rank).to(FP8) for n in (6, 8)]
+        of_b = [scales_of(kind, n, 60 + rank).T for n in (6, 8)]
+        found = all_gather_matmul(shards[rank], b, scale_a=scales[rank], scale_b=of_b)
+        for mine, x, scale in zip(found, b, of_b, strict=True):
+            pairs = zip(shards, scales, strict=True)
+            alone = torch.cat([tilewright.scaled_matmul(s, x, of_s, scale) for s, of_s in pairs if len(s)])
+            assert mine.dtype == torch.bfloat16 and torch.equal(mine, alone), (kind, rows)
+        wide = all_gather_matmul(shards[rank], b[0], scale_a=scales[rank], scale_b=of_b[0], out_dtype="f32")
+        assert wide.dtype == torch.float32 and torch.equal(wide.to(torch.bfloat16), found[0])
+
+
+def case_scatter_of_fp8(rank: int, ranks: int) -> None:
+    """Each rank has scales of its own, and each sends what it has scaled, in the format of the result."""
+    for kind, m in itertools.product(("rows", "whole"), (4 * ranks, 7, 1)):
+        a = [integers(m, 16, seed=i).to(FP8) for i in range(ranks)]
+        b = [integers(16, 6, seed=20 + i).to(torch.float8_e5m2) for i in range(ranks)]
+        scales = [(scales_of(kind, m, 30 + i), scales_of(kind, 6, 40 + i).T) for i in range(ranks)]
+        parts = [tilewright.scaled_matmul(x, y, *both) for x, y, both in zip(a, b, scales, strict=True)]
+        whole = sum(part.float() for part in parts).to(torch.bfloat16)
+        size, (of_a, of_b) = -(-m // ranks), scales[rank]
+        found = matmul_reduce_scatter(a[rank], b[rank], scale_a=of_a, scale_b=of_b)
+        assert torch.equal(found, whole[rank * size : (rank + 1) * size]), (kind, m)
+
+
+def case_scales_that_do_not_fit(rank: int, ranks: int) -> None:
+    """The same error on every rank, and what a rank sees before it asks the others."""
+    a, b, one = integers(4, 16).to(FP8), integers(16, 6).to(FP8), torch.ones(1)
+    rows = torch.ones(4, 1)
+    wrong: list[tuple[str, Any, dict[str, Any]]] = [
+        ("do not agree about scale_a", (a, b), {"scale_a": rows if rank else one, "scale_b": one}),
+        ("on rank 0: .*scale_b", (a, b), {"scale_a": one, "scale_b": one if rank else torch.ones(1, 5)}),
+        ("one scale_a and 1 scale_b", (a, b), {"scale_a": one}),
+        ("have no gradients", (a, b), {"scale_a": one.clone().requires_grad_(), "scale_b": one}),
+        ("operands with scales are of FP8", (a.float(), b.float()), {"scale_a": one, "scale_b": one}),
+        ("fast_accumulation is for", (a.float(), b.float()), {"fast_accumulation": True}),
+    ]
+    for text, given, options in wrong:
+        try:
+            all_gather_matmul(*given, **options)
+        except ProblemError as error:
+            assert re.search(text, str(error)), (text, str(error))
+        else:
+            raise AssertionError(text)
 
 
 def case_gradients(rank: int, ranks: int) -> None:

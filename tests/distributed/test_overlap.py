@@ -55,12 +55,6 @@ def test_few_rows_are_one_product() -> None:
     assert chosen(False, Work((32, 32), 2048, 14336), NVLINK) == Plan("scatter exchanged")
 
 
-def test_no_plan_is_chosen_whose_kernel_waits_for_copies_that_wait_for_it() -> None:
-    assert SHARED not in candidates(False)
-    for work in (*LARGE.values(), Work((256, 128, 40), 2048, 512)):
-        assert SHARED not in ranked(False, work, NVLINK)
-
-
 def test_over_a_network_data_are_not_hidden() -> None:
     costs = Costs(H200, NETWORK_400)
     assert overlapped(True, LARGE[True], costs) > 1.5 * alone_us(LARGE[True], costs)

@@ -15,6 +15,7 @@ from tilewright.distributed.pytorch import shared  # noqa: E402
 from tilewright.errors import LaunchError, SimulationError  # noqa: E402
 from tilewright.frontend.options import PLAIN  # noqa: E402
 from tilewright.kernels.wgmma import WgmmaConfig  # noqa: E402
+from tilewright.lowering.rank_sums import flags_of  # noqa: E402
 from tilewright.planning.stack import Shards  # noqa: E402
 from tilewright.planning.tile_parts import TileParts  # noqa: E402
 
@@ -71,13 +72,12 @@ def test_rows_that_tma_cannot_read_are_refused() -> None:
         products((4, 3), 0, flags).start(0, aligned(7, 9), aligned(9, 8), aligned(7, 8), 0)
 
 
-RECEIVED = 1 << 24, 1 << 25, 1 << 26
-FLAGS = 1 << 23
+RECEIVED, FLAGS = (1 << 24, 1 << 25, 1 << 26), (1 << 21, 1 << 22, 1 << 23)
 
 
-def sums_of(rows: tuple[int, ...], rank: int, room_bytes: int = 1 << 24) -> Any:
-    received, sent = RECEIVED[: len(rows)], lambda size: torch.empty(size, dtype=torch.uint8)
-    memory = shared.PartsMemory(received, room_bytes, FLAGS, sent)
+def sums_of(rows: tuple[int, ...], rank: int, room_bytes: int = 1 << 24, flag_bytes: int = 1 << 20) -> Any:
+    count, sent = len(rows), lambda size: torch.empty(size, dtype=torch.uint8)
+    memory = shared.PartsMemory(FLAGS[:count], flag_bytes, RECEIVED[:count], room_bytes, sent)
     return shared.SummedProducts(rows, rank, memory, PLAIN, "cpu")
 
 
@@ -89,37 +89,14 @@ def test_sums_over_ranks_are_of_whole_tiles() -> None:
     a, b, out = aligned(192, 72), aligned(72, 64), aligned(64, 64)
     plan = sums.plan(0, a, b)
     (step,) = plan.steps
-    assert step.launch.options["batching"] == {
-        "shards": 2,
-        "own_rank": 1,
-        "most_rows": 128,
-        "piece_tiles": sums.parts.piece_tiles,
-    }
+    assert step.launch.options["batching"] == {"shards": 2, "own_rank": 1, "most_rows": 128}
     with patch.object(type(step.launch), "launch", lambda self, stream, *addresses: told.extend(addresses)):
         sums.start(0, a, b, out, 0)
     assert told[:3] == [a.data_ptr(), b.data_ptr(), out.data_ptr() - 128 * 64 * 2]
-    assert told[4:] == [sums._sent.data_ptr(), RECEIVED[1], sums._counts.data_ptr(), FLAGS]
-    assert sums.words == {((64,), plan.words)}
-
-
-@pytest.mark.usefixtures("on_a_simulated_gpu")
-def test_pieces_of_tiles_travel_to_their_rank() -> None:
-    """All tiles of a rank's rows leave once, one behind the other, and are counted."""
-    rows = (512, 512, 300)
-    for rank, keeper in itertools.permutations(range(3), 2):
-        sums = sums_of(rows, rank)
-        sums.plan(0, aligned(sum(rows), 72), aligned(72, 264))
-        at, parts = 0, sums.parts
-        for piece in range(shared.SHARED_PIECES):
-            address, count = sums.count(keeper, piece)
-            to, source, size = sums.copy(keeper, piece)
-            assert address == sums._counts.data_ptr() + 4 * (piece * 3 + keeper)
-            assert count * parts.tile_bytes == size
-            if size:
-                assert source - sums._sent.data_ptr() == at + parts.slot_bytes * (keeper - (keeper > rank))
-                assert to - sums._memory.received[keeper] == at + parts.slot_bytes * (rank - (rank > keeper))
-            at += size
-        assert at == parts.tiles[keeper] * parts.tile_bytes
+    assert told[4:6] == [sums._sent.data_ptr(), sums._sent_flags.data_ptr()]
+    assert told[6:] == [one.data_ptr() for one in sums._peers]
+    assert [one.tolist() for one in sums._peers] == [list(RECEIVED[:2]), list(FLAGS[:2])]
+    assert sums.words == {((64,), plan.words, step.launch.grid[0])}
 
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
@@ -129,9 +106,11 @@ def test_rows_that_end_inside_tiles_are_not_summed_over_ranks() -> None:
 
 
 @pytest.mark.usefixtures("on_a_simulated_gpu")
-def test_parts_of_tiles_beyond_the_memory_for_them_are_refused() -> None:
+@pytest.mark.parametrize("room", [(1 << 13, 1 << 20), (1 << 24, 1 << 13)])
+def test_parts_of_tiles_beyond_the_memory_for_them_are_refused(room: tuple[int, int]) -> None:
+    """Or flags of them."""
     with pytest.raises(LaunchError, match="more parts of tiles than there is memory for"):
-        sums_of((128, 64), 0, 1 << 13).plan(0, aligned(192, 72), aligned(72, 64))
+        sums_of((128, 64), 0, *room).plan(0, aligned(192, 72), aligned(72, 64))
 
 
 @pytest.mark.parametrize("columns", [8, 3584, 14336, 28672])
@@ -143,3 +122,5 @@ def test_there_is_room_for_the_parts_of_any_tile(most_rows: int, columns: int) -
     for m, n, cluster in sizes:
         parts = TileParts.of(shards, WgmmaConfig((m, n, 64), cluster=cluster), columns, 1)
         assert parts.slot_bytes <= room, (m, n, cluster)
+        if parts.tile_bytes >= 2048:
+            assert 4 * flags_of(2, parts.tiles) <= shared.parts_flag_bytes(2, room)

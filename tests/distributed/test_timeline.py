@@ -16,7 +16,6 @@ from tilewright.distributed.timeline import (
     CHANNELS,
     DATA,
     MOST_PIECES,
-    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -25,7 +24,6 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
-    Send,
     Signal,
     Step,
     all_gather_steps,
@@ -79,8 +77,6 @@ class Machine:
         ]
         self.results = [[np.full((height or rows[rank], width), np.nan) for rank in range(ranks)] for _ in range(CALLS)]
         self.met: dict[tuple[int, str], set[int]] = {}
-        self.parts: dict[tuple[int, int, int, int], Any] = {}
-        """Pieces that a rank has computed of a peer's rows in a call."""
         self.steps = [steps(rank, rows) for rank in range(ranks)]
         self.ended: list[list[set[int]]] = [[set() for _ in range(ranks)] for _ in range(CALLS)]
         self.lanes = {(rank, lane): self.program(rank, lane) for rank in range(ranks) for lane in Lane}
@@ -97,8 +93,6 @@ class Machine:
                     yield False
                 while isinstance(step, Await) and not self.flags[rank, step.peer, step.channel]:
                     yield False
-                while isinstance(step, Send) and (call, rank, step.peer, step.piece) not in self.parts:
-                    yield False
                 yield from self.run(call, rank, step)
                 self.ended[call][rank].add(number)
                 yield True
@@ -110,13 +104,6 @@ class Machine:
                 return
             case Signal():
                 self.set(step.peer, rank, step.channel)
-                return
-            case Send():
-                target = self.piece(self.received(step.peer, rank), step.piece)
-                target[...] = np.nan
-                yield True
-                target[...] = self.parts[call, rank, step.peer, step.piece]
-                self.set(step.peer, rank, DATA + step.piece)
                 return
             case Exchange():
                 yield from self.exchange(call, rank, step)
@@ -146,10 +133,6 @@ class Machine:
         flag = (owner, source, channel)
         assert self.flags[flag] == 0, f"flag {flag} is set twice"
         self.flags[flag] = 1
-
-    @staticmethod
-    def piece(rows: Any, number: int) -> Any:
-        return np.array_split(rows, SHARED_PIECES)[number]
 
     def meet(self, call: int, which: str, rank: int) -> Any:
         self.met.setdefault((call, which), set()).add(rank)
@@ -191,23 +174,17 @@ class Machine:
             target[here] = source[here] @ self.b[rank]
 
     def multiply_shared(self, call: int, rank: int, step: Multiply) -> Any:
-        """Parts of a peer's rows are computed, one peer after the other; then own rows take those of the peers."""
+        """Kernels have begun on all ranks before parts travel; own rows take those of the peers when all are there."""
         product, starts = self.at(call, rank, step.source) @ self.b[rank], starts_of(self.rows)
-
-        def rows_of(owner: int) -> Any:
-            return product[starts[owner] : starts[owner] + self.rows[owner]]
-
-        for peer, number in itertools.product(step.shared, range(SHARED_PIECES)):
+        yield from self.meet(call, "begun", rank)
+        for peer in step.shared:
+            here = self.received(peer, rank)
+            here[...] = np.nan
             yield True
-            self.parts[call, rank, peer, number] = self.piece(rows_of(peer), number).copy()
-        target, total = self.at(call, rank, step.target), rows_of(rank).copy()
-        for number, peer in itertools.product(range(SHARED_PIECES), step.shared if self.rows[rank] else ()):
-            while not self.flags[rank, peer, DATA + number]:
-                yield False
-            part = self.piece(total, number)
-            part += self.piece(self.received(rank, peer), number)
-            yield True
-        target[...] = total
+            here[...] = product[starts[peer] : starts[peer] + self.rows[peer]]
+        yield from self.meet(call, "data", rank)
+        own = product[starts[rank] : starts[rank] + self.rows[rank]]
+        self.at(call, rank, step.target)[...] = own + sum(self.received(rank, peer) for peer in step.shared)
 
     def received(self, owner: int, source: int) -> Any:
         first = slot_of(source, owner, self.rows)

@@ -17,7 +17,6 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import is_shared
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
-from tilewright.planning.tile_parts import TileParts
 from tilewright.problem import Gemm, Order, check
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, simulate_ranks
@@ -52,15 +51,14 @@ def test_persistent_wgmma_kernels_wait(size: tuple[int, int, int], b: Order) -> 
 def test_persistent_wgmma_kernels_add_up_over_ranks(rank: int) -> None:
     """What each launch is told: other ranks' tiles come first, of which rows no tile has those of two ranks."""
     gemm, rows = Gemm(2048, 3584, 4096, BF16, out=BF16), (1024, 1024)
-    shards = Shards(rows, rank, summed=True, pieces=8)
+    shards = Shards(rows, rank, summed=True)
     plan = paper_dispatcher(H200).plan(Request(gemm, alignment_of(gemm), shards=shards, without_workspace=True))
     (step,) = plan.steps
     assert step.multiplied is not None and isinstance(step.multiplied.config.kernel, WgmmaConfig)
     assert 1024 % step.multiplied.config.kernel.m == 0 and not plan.scratch_bytes
-    told = Place.SHARD_STARTS, Place.SENT_PARTS, Place.RECEIVED_PARTS, Place.SENT_COUNTS, Place.RECEIVED_FLAGS
+    told = Place.SHARD_STARTS, Place.SENT_PARTS, Place.SENT_FLAGS, Place.RANK_SUMS, Place.RANK_FLAGS
     assert step.pointers[3:] == tuple((place, 0) for place in told)
-    parts = TileParts.of(shards, step.multiplied.config.kernel, 3584, 2)
-    assert launch_of(plan).args[-4:] == (2, rank, 1024, parts.piece_tiles) and parts.piece_tiles * 8 >= parts.tiles[0]
+    assert launch_of(plan).args[-3:] == (2, rank, 1024)
 
 
 def test_the_plan_of_each_rank_gathers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -14,18 +13,16 @@ import pytest
 from tests.lowering.test_ordered_sums import KINDS, schedule_at
 from tests.mutations.broken import edited, without
 from tests.simulator.test_ranks import KINDS as OTHER_KINDS
-from tests.simulator.test_ranks import paths_of
 from tilewright.dtypes import BF16, Array
 from tilewright.errors import LoweringError, SimulationError
-from tilewright.ir.async_stmt import Scope, SignalFlag, WaitBarrier, WaitFlag
-from tilewright.ir.expr import Const
+from tilewright.ir.async_stmt import Scope, SignalFlag, TeamBarrier, WaitBarrier, WaitFlag
+from tilewright.ir.expr import ONE, ZERO, Var
 from tilewright.ir.kernel import (
     MOST_ROWS,
     OWN_RANK,
-    PIECE_TILES,
     RECEIVED_FLAGS,
     RECEIVED_PARTS,
-    SENT_COUNTS,
+    SENT_FLAGS,
     SENT_PARTS,
     SHARD_STARTS,
     SHARDS,
@@ -35,16 +32,17 @@ from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import one_tile
+from tilewright.lowering import rank_carriers, roles
+from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
+from tilewright.lowering.spare_warps import Team
 from tilewright.planning.stack import Shards
-from tilewright.planning.tile_parts import TileParts, slot_of
+from tilewright.planning.tile_parts import TileParts
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.problem.reference import view
-from tilewright.simulator import Await, Push, Raise, Rank, RanksRun, simulate_ranks
-from tilewright.simulator.asynchronous.engines import EngineEvent
+from tilewright.simulator import Rank, RanksRun, simulate_ranks
 from tilewright.toolchain import Build, build
 
 EXCHANGED = (RECEIVED_PARTS, RECEIVED_FLAGS)
-PIECES = 3
 
 
 def config_of(name: str) -> WgmmaConfig:
@@ -55,21 +53,6 @@ def built(gemm: Gemm, name: str = "cooperative") -> Build:
     return replace(build(gemm, schedule_at(gemm, config_of(name))), split_k=SplitK.RANKS)
 
 
-def pushes(rank: int, parts: TileParts) -> tuple[EngineEvent, ...]:
-    """What the copy engines of a rank do: pieces of the next rank's tiles first, each when it is done."""
-    ranks, each = len(parts.tiles), parts.tile_bytes // 2
-    events: list[EngineEvent] = []
-    for keeper, piece in itertools.product([(rank + i) % ranks for i in range(1, ranks)], range(PIECES)):
-        first, count = parts.piece(keeper, piece)
-        if count:
-            source = slot_of(keeper, rank) * parts.slot_bytes // 2 + first * each
-            target = slot_of(rank, keeper) * parts.slot_bytes // 2 + first * each
-            events.append(Await(SENT_COUNTS, piece * ranks + keeper, count))
-            events.append(Push(SENT_PARTS, source, keeper, RECEIVED_PARTS, target, count * each))
-        events.append(Raise(keeper, RECEIVED_FLAGS, piece * ranks + rank))
-    return tuple(events)
-
-
 def ranks_of(gemm: Gemm, rows: Sequence[int], name: str = "cooperative") -> tuple[list[Operands], list[Rank]]:
     """A part of k for each rank, and nothing received yet."""
     starts, count = [0, *accumulate(rows)], len(rows)
@@ -77,19 +60,18 @@ def ranks_of(gemm: Gemm, rows: Sequence[int], name: str = "cooperative") -> tupl
     operands = [make_operands(gemm, seed=rank + 1) for rank in range(count)]
     found = []
     for rank, one in enumerate(operands):
-        shards = Shards(tuple(rows), rank, summed=True, pieces=PIECES)
+        shards = Shards(tuple(rows), rank, summed=True)
         parts = TileParts.of(shards, config_of(name), gemm.n, 2)
         elements = (count - 1) * parts.slot_bytes // 2
         tables = {
             SHARD_STARTS: np.array(starts, np.int32),
             SENT_PARTS: np.full(elements, poison),
             RECEIVED_PARTS: np.full(elements, poison),
-            SENT_COUNTS: np.zeros(PIECES * count, np.int32),
-            RECEIVED_FLAGS: np.zeros(PIECES * count, np.int32),
+            SENT_FLAGS: np.zeros((count - 1) * parts.tiles, np.int32),
+            RECEIVED_FLAGS: np.zeros(flags_of(count, parts.tiles), np.int32),
         }
-        names = (SHARDS, OWN_RANK, MOST_ROWS, PIECE_TILES)
-        numbers = dict(zip((one.name for one in names), shards.numbers(parts.piece_tiles), strict=True))
-        found.append(Rank(one, numbers, tables, pushes(rank, parts)))
+        names = (SHARDS, OWN_RANK, MOST_ROWS)
+        found.append(Rank(one, dict(zip((one.name for one in names), shards.numbers, strict=True)), tables))
     return operands, found
 
 
@@ -127,7 +109,11 @@ def test_each_rank_has_the_sum_of_its_rows(name: str, rows: tuple[int, ...], blo
         np.testing.assert_array_equal(one, other)
         here = slice(starts[rank], starts[rank + 1])
         assert (abs(one - exact[here]) <= 2.0**-7 * bound[here]).all()
-    assert not any(memory[SENT_COUNTS].any() for run in runs for memory in run.memory)
+    for memory in (memory for run in runs for memory in run.memory):
+        assert not memory[SENT_FLAGS].any()
+        count = len(rows)
+        of_blocks, of_tiles = np.split(memory[RECEIVED_FLAGS], [(count + 1) * MOST_BLOCKS])
+        assert set(of_blocks) == {0, 1} and not of_tiles.any()
 
 
 SMALL = Gemm(256, 128, 64, BF16, out=BF16)
@@ -140,51 +126,97 @@ def small(change: Any = None) -> tuple[Kernel, list[Rank]]:
     return (kernel if change is None else change(kernel)), ranks
 
 
-def test_a_missing_wait_is_found() -> None:
-    kernel, ranks = small(lambda one: without(one, paths_of(one, WaitFlag)[0]))
-    with pytest.raises(SimulationError, match=r"Race on received_parts\[\d+\]"):
-        run_of(kernel, ranks)
+def names(kind: type, buffer: str, *, counts: bool = False) -> Any:
+    """Statements of a kind that name a flag of tiles, or of launches (counts)."""
+
+    def found(stmt: Any) -> bool:
+        here = isinstance(stmt, kind) and stmt.place.buffer.name.endswith(buffer)  # type: ignore[attr-defined]
+        return here and (Var("launches") == stmt.value) == counts  # type: ignore[attr-defined]
+
+    return found
 
 
-def test_a_piece_that_is_never_counted_is_a_deadlock() -> None:
-    kernel, ranks = small(lambda one: without(one, paths_of(one, SignalFlag)[0]))
-    with pytest.raises(SimulationError, match="Deadlock"):
-        run_of(kernel, ranks)
+def left_out(chosen: Any) -> Any:
+    def change(one: Kernel) -> Kernel:
+        (path,) = (path for path, stmt in walk(one.body) if chosen(stmt))
+        return without(one, path)
+
+    return change
 
 
-def changed(kind: type, **fields: Any) -> Any:
-    """The kernel whose only statement of a kind has other fields."""
+def changed(chosen: Any, **fields: Any) -> Any:
+    """The kernel whose only statement that is chosen has other fields."""
 
     def change(one: Kernel) -> Kernel:
-        (path,) = paths_of(one, kind)
+        (path,) = (path for path, stmt in walk(one.body) if chosen(stmt))
         return edited(one, path, lambda stmt: (replace(stmt, **fields),))  # type: ignore[type-var]
 
     return change
 
 
-def test_a_count_that_orders_one_gpu_is_found() -> None:
-    kernel, ranks = small(changed(SignalFlag, scope=Scope.GPU))
-    with pytest.raises(SimulationError, match=r"Race on sent_parts\[\d+\]: read by copy engines"):
-        run_of(kernel, ranks)
+def told(buffer: str) -> Any:
+    """Where a flag of tiles is set to 1."""
+    return lambda stmt: names(SignalFlag, buffer)(stmt) and stmt.value == ONE
 
 
-def test_a_wait_for_threads_of_one_gpu_is_found() -> None:
-    kernel, ranks = small(changed(WaitFlag, scope=Scope.GPU))
-    with pytest.raises(SimulationError, match="set by copy engines, and orders threads of one GPU only"):
-        run_of(kernel, ranks)
+def set_back(buffer: str) -> Any:
+    return lambda stmt: names(SignalFlag, buffer)(stmt) and stmt.value == ZERO
 
 
-def test_a_count_that_is_set_and_not_added_to_is_found() -> None:
-    """The last tile of a piece does not speak for the others."""
-    gemm = Gemm(256, 512, 64, BF16, out=BF16)
-    kernel = changed(SignalFlag, adds=False)(built(gemm).kernel)
+@pytest.mark.parametrize("buffer", [SENT_FLAGS, RECEIVED_FLAGS])
+def test_a_missing_wait_is_found(buffer: str) -> None:
+    kernel, ranks = small(left_out(names(WaitFlag, buffer)))
+    raced = buffer.replace("flags", "parts")
+    with pytest.raises(SimulationError, match=rf"Race on (peer_)?{raced}\[\d+\]"):
+        run_of(kernel, ranks, schedule="moments")
+
+
+@pytest.mark.parametrize(
+    "chosen", [told(SENT_FLAGS), told(RECEIVED_FLAGS), names(SignalFlag, RECEIVED_FLAGS, counts=True)]
+)
+def test_what_is_never_told_is_a_deadlock(chosen: Any) -> None:
+    kernel, ranks = small(left_out(chosen))
     with pytest.raises(SimulationError, match="Deadlock"):
-        run_of(kernel, ranks_of(gemm, ROWS)[1])
+        run_of(kernel, ranks)
 
 
-@pytest.mark.parametrize(("barrier", "number", "raced"), [("there", 0, "received_parts"), ("gone", 0, "sent_parts")])
+def test_launches_follow_each_other() -> None:
+    """The memory as a launch leaves it is that of the next one; a peer that may not write yet is waited for."""
+    kernel, ranks = small()
+    first = run_of(kernel, ranks)
+    again = [replace(one, tables=dict(memory)) for one, memory in zip(ranks, first.memory, strict=True)]
+    for one in again:
+        one.tables.pop("C", None)
+    kept = (SHARD_STARTS, SENT_PARTS, RECEIVED_PARTS, SENT_FLAGS, RECEIVED_FLAGS)
+    again = [replace(one, tables={name: one.tables[name] for name in kept}) for one in again]
+    second = run_of(kernel, again, schedule="moments")
+    for before, after in zip(first.memory, second.memory, strict=True):
+        np.testing.assert_array_equal(before["C"], after["C"])
+        assert set(after[RECEIVED_FLAGS]) == {0, 2} and not after[SENT_FLAGS].any()
+    behind = dict(again[0].tables)
+    behind[RECEIVED_FLAGS] = behind[RECEIVED_FLAGS] + (behind[RECEIVED_FLAGS] == 1)
+    with pytest.raises(SimulationError, match="Deadlock"):
+        run_of(kernel, [replace(again[0], tables=behind), again[1]])
+
+
+@pytest.mark.parametrize("buffer", [SENT_FLAGS, RECEIVED_FLAGS])
+def test_a_flag_that_is_not_set_back_is_seen(buffer: str) -> None:
+    kernel, ranks = small(left_out(set_back(buffer)))
+    assert any((memory[buffer] == 1).sum() > 2 for memory in run_of(kernel, ranks).memory) or buffer == SENT_FLAGS
+
+
+@pytest.mark.parametrize("chosen", [told(RECEIVED_FLAGS), names(WaitFlag, RECEIVED_FLAGS)])
+def test_a_flag_that_orders_one_gpu_is_found(chosen: Any) -> None:
+    kernel, ranks = small(changed(chosen, scope=Scope.GPU))
+    with pytest.raises(SimulationError, match="set by another GPU, and orders threads of one GPU only"):
+        run_of(kernel, ranks)
+
+
+@pytest.mark.parametrize(
+    ("barrier", "number", "raced"), [("there", 0, "peer_received_parts"), ("gone", 0, "sent_parts")]
+)
 def test_who_does_not_wait_for_the_other_is_found(barrier: str, number: int, raced: str) -> None:
-    """Consumers that add before the courier has seen the flag, and a courier that counts before consumers stored."""
+    """Consumers that add before the courier has seen the flag, and a courier that tells before consumers stored."""
 
     def hasty(one: Kernel) -> Kernel:
         waits = [path for path, stmt in walk(one.body) if _waits_at(stmt, f"parts_{barrier}")]
@@ -195,34 +227,25 @@ def test_who_does_not_wait_for_the_other_is_found(barrier: str, number: int, rac
         run_of(kernel, ranks, schedule="moments")
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_carriers_that_do_not_meet_are_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that carry before the first of them has seen the flag; and one that tells before all have stored. Of two
+    warps: lanes of one know the same, to the simulator."""
+    two = Team(2, 2)
+    monkeypatch.setattr(rank_carriers, "CARRIERS", two)
+    monkeypatch.setattr(roles, "CARRIERS", two)
+
+    def hasty(one: Kernel) -> Kernel:
+        meets = (path for path, stmt in walk(one.body) if isinstance(stmt, TeamBarrier) and stmt.threads == two.threads)
+        return without(one, list(meets)[number])
+
+    kernel, ranks = small(hasty)
+    with pytest.raises(SimulationError, match=r"Race on (sent|peer_received)_parts"):
+        run_of(kernel, ranks, schedule="moments")
+
+
 def _waits_at(stmt: Any, barrier: str) -> bool:
     return isinstance(stmt, WaitBarrier) and stmt.place.buffer.name == barrier
-
-
-@pytest.mark.parametrize("left_out", [Await, Raise])
-def test_engines_that_forget_are_found(left_out: type) -> None:
-    kernel, ranks = small()
-    (where, *_) = [i for i, event in enumerate(ranks[0].events) if isinstance(event, left_out)]
-    events = ranks[0].events[:where] + ranks[0].events[where + 1 :]
-    match = r"Race on (sent|received)_parts" if left_out is Await else "Deadlock"
-    with pytest.raises(SimulationError, match=match):
-        run_of(kernel, [replace(ranks[0], events=events), ranks[1]], schedule="moments")
-
-
-def test_flags_are_numbered_from_0_to_the_last() -> None:
-    """Each rank has as many, those of rank 1 behind those of rank 0."""
-
-    def told_of_flag(number: int) -> str:
-        (path,) = paths_of(kernel, WaitFlag)
-        moved = lambda stmt: (replace(stmt, place=replace(stmt.place, index=(Const(number),))),)  # noqa: E731
-        elsewhere = edited(kernel, path, moved)  # type: ignore[type-var]
-        return " ".join(finding.headline for finding in run_of(elsewhere, ranks, on_finding="collect").findings)
-
-    kernel, ranks = small()
-    count = PIECES * len(ROWS)
-    assert f"Flag -1 of {count} does not exist" in told_of_flag(-1)
-    assert f"Flag {count} of {count} does not exist" in told_of_flag(count)
-    assert "does not exist" not in told_of_flag(count - 1)
 
 
 def test_a_part_of_another_rank_is_found() -> None:
@@ -239,7 +262,7 @@ def test_a_part_of_another_rank_is_found() -> None:
 def test_parts_are_of_a_block_of_the_kernel(name: str) -> None:
     gemm = Gemm(256, 256, 64, BF16, out=BF16)
     program = built(gemm, name).program
-    parts = TileParts.of(Shards((128, 128), 0, summed=True, pieces=PIECES), config_of(name), gemm.n, 2)
+    parts = TileParts.of(Shards((128, 128), 0, summed=True), config_of(name), gemm.n, 2)
     assert parts.tile_bytes == 2 * program.block_tile("m") * program.block_tile("n")
 
 

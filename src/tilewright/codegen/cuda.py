@@ -18,7 +18,7 @@ from tilewright.dtypes import I64
 from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
 from tilewright.ir.guard import GUARD_FLAGS
-from tilewright.ir.kernel import PROBLEMS, RECEIVED_PARTS, Kernel
+from tilewright.ir.kernel import PROBLEMS, Kernel
 from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.register_budgets import REGISTERS_PER_SM
 from tilewright.ir.stmt import Move
@@ -179,8 +179,7 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
         const = "" if parameter.name in stored else "const "
         # What the kernel before may write while this one has begun is not constant: no load of it may move up.
         is_read = parameter.name in loaded - stored or parameter.name in GUARD_FLAGS
-        changes = (kernel.overlapped and is_read) or parameter.name == RECEIVED_PARTS
-        restrict = "" if changes else "__restrict__ "
+        restrict = "" if kernel.overlapped and is_read else "__restrict__ "
         return f"{const}{element}* {restrict}{parameter.name}"
 
     loaded = {stmt.src.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}

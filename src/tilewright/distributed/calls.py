@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.frontend.options import Precision, options_asked
+from tilewright.errors import ProblemError
+from tilewright.frontend.options import Options, Precision, options_asked
+from tilewright.frontend.scaled import ScaledOptions, scaled_options
 
 
 def all_gather_matmul(
@@ -16,6 +18,9 @@ def all_gather_matmul(
     rows: Sequence[int] | None = None,
     out_dtype: Any = None,
     precision: Precision = "default",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    fast_accumulation: bool = False,
 ) -> Any:
     """The rows of all ranks times `b`: `torch.cat(all_gather(a_shard)) @ b`, multiplied while rows still arrive.
 
@@ -29,12 +34,16 @@ def all_gather_matmul(
     comes first, and a warning says so once. It can be captured in a CUDA graph after one call of the same kind.
     Gradients are products of the same kinds.
 
+    scale_a, scale_b: of operands of FP8, as in `scaled_matmul`: one element, or one for each row of a_shard and each
+    column of b; a sequence of scale_b for one of b. Each rank has its own, and those of rows travel with them. The
+    result is bf16 if out_dtype is not given; there are no gradients. fast_accumulation: as there.
+
     Raises ProblemError, the same on every rank, where shapes, formats or options do not go together.
     """
-    options = options_asked(1.0, None, out_dtype, precision, None, False, None, False)
-    from tilewright.distributed.pytorch.products import gather
+    asked = options_of_call(out_dtype, precision, scale_a is not None or scale_b is not None, fast_accumulation)
+    from tilewright.distributed.pytorch.entry import called
 
-    return gather(a_shard, b, group, options, rows)
+    return called("all_gather_matmul", a_shard, b, group, asked, rows, scale_a, scale_b)
 
 
 def matmul_reduce_scatter(
@@ -45,6 +54,9 @@ def matmul_reduce_scatter(
     rows: Sequence[int] | None = None,
     out_dtype: Any = None,
     precision: Precision = "default",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    fast_accumulation: bool = False,
 ) -> Any:
     """This rank's rows of the sum over ranks of `a @ b_shard`: `reduce_scatter(a @ b_shard)`, sent while the product is
     computed.
@@ -54,11 +66,23 @@ def matmul_reduce_scatter(
     send each other. All else as in `all_gather_matmul`.
 
     Each rank rounds what it sends to the format of the result. The sum is in f32, in a fixed order, and rounded once
-    more; in symmetric memory own rows are not rounded before.
+    more; in symmetric memory own rows are not rounded before, unless operands are of FP8, which each rank scales.
 
     Raises ProblemError, the same on every rank, where shapes, formats or options do not go together.
     """
-    options = options_asked(1.0, None, out_dtype, precision, None, False, None, False)
-    from tilewright.distributed.pytorch.products import scatter
+    asked = options_of_call(out_dtype, precision, scale_a is not None or scale_b is not None, fast_accumulation)
+    from tilewright.distributed.pytorch.entry import called
 
-    return scatter(a, b_shard, group, options, rows)
+    return called("matmul_reduce_scatter", a, b_shard, group, asked, rows, scale_a, scale_b)
+
+
+def options_of_call(out_dtype: Any, precision: Precision, scaled: bool, fast: bool) -> Options | ScaledOptions:
+    """What a call asks beside its tensors, checked. scaled: it has scales."""
+    options = options_asked(1.0, None, out_dtype, precision, None, False, None, False)
+    if scaled:
+        return scaled_options(out_dtype, fast)
+    if fast:
+        raise ProblemError(
+            "fast_accumulation is for operands of FP8, which come with scales.", hint="pass scale_a and scale_b."
+        )
+    return options

@@ -20,7 +20,6 @@ from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
     DATA,
-    SHARED_PIECES,
     Add,
     Await,
     Buffer,
@@ -28,7 +27,6 @@ from tilewright.distributed.timeline import (
     Exchange,
     Lane,
     Multiply,
-    Send,
     Signal,
     Step,
 )
@@ -62,12 +60,12 @@ _ARRIVING, _SHARED_US = 1.01, 3.0
 _FLAGS_US = 3.0
 """Of an operation of a stream that waits for flags, beside the wait."""
 
-_SEND_US = 4.0
-"""Of a piece that is sent while a product runs, beside its copy: operations of streams on counts and flags."""
+_CARRY_US = 6.0
+"""Until a part of a tile that is done is seen on the rank that keeps it, beside its bytes and a flag."""
 
 _EXCHANGE_US, _EXCHANGE_GB_PER_S = 5.0, 340.0
-"""Of kernels by which ranks exchange rows, beside the launch: flags there and back, and the rate at which threads
-store."""
+"""Of kernels by which ranks exchange rows, beside the launch: flags there and back; and the rate at which threads store
+into a peer."""
 
 _SHARE_OF_LOCAL_COPY = 0.35
 """Of the nominal bandwidth, that a copy inside a GPU reaches, read and written."""
@@ -158,11 +156,6 @@ def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> f
     return _Ranks(steps, work, costs).finish()
 
 
-def _flags_of(step: Multiply) -> list[tuple[int, int]]:
-    """The flags that a product which ranks share finds, if it has own rows: peers and channels."""
-    return [(peer, DATA + piece) for peer in step.shared for piece in range(SHARED_PIECES) if step.target.count]
-
-
 class _Ranks:
     """All ranks while their steps run."""
 
@@ -179,8 +172,8 @@ class _Ranks:
         self.begun: dict[tuple[int, int], float] = {}
         """When a product that ranks share comes to own tiles, or a rank to an exchange, until what the others send is
         there."""
-        self.done_at = dict[tuple[int, int, int], float]()
-        """When a rank has computed a piece of a peer's rows."""
+        self.carried = dict[tuple[int, int], list[float]]()
+        """When parts of a rank's tiles, which another one sends, are there."""
         self.set_at = dict[tuple[int, int, int], float]()
         self.at_flags = set[tuple[int, Lane]]()
         """Lanes whose last step was a wait: waits that follow each other are one operation."""
@@ -213,15 +206,11 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
-        if isinstance(step, Send):
-            done = self.done_at.get((rank, step.peer, step.piece))
-            return None if done is None else max(at, done)
         if not isinstance(step, Multiply | Exchange):
             return at
         own = self.begun.get((rank, waiting[0]))
         if isinstance(step, Multiply) and own is not None:
-            sent = [(rank, *flag) for flag in _flags_of(step)]
-            return own if all(flag in self.set_at for flag in sent) else None
+            return own if all((rank, peer) in self.carried for peer in step.shared) else None
         awaited = step.arrivals if isinstance(step, Multiply) else () if own is None else self._peers(rank)
         if any((rank, peer, DATA) not in self.set_at for peer in awaited):
             return None
@@ -259,10 +248,6 @@ class _Ranks:
                 for peer in self._peers(rank):
                     del self.set_at[rank, peer, DATA]
                 end = at + self._exchanged(step)
-            case Send():
-                size = self.work.rows[step.peer] * self._width(Buffer.RECEIVED) / SHARED_PIECES
-                end = at + _SEND_US + link.copy_us(size)
-                self.set_at[step.peer, rank, DATA + step.piece] = end + link.flag_us
             case Multiply(shared=(_, *_)):
                 end = self._own(at, rank, step)
             case Multiply():
@@ -294,32 +279,31 @@ class _Ranks:
         return end + added
 
     def _others(self, at: float, rank: int, step: Multiply) -> float:
-        """Tiles of peers' rows, piece by piece; when the product has begun."""
-        begin = at + _LAUNCH_US
+        """Tiles of peers' rows, whose parts travel one after the other; when the product has begun."""
+        begin = sent = at + _LAUNCH_US
+        rate = min(self.costs.link.gb_per_s, _EXCHANGE_GB_PER_S) * 1e3
         for peer in step.shared:
-            ends = self._pieces(rank, step, peer, begin, [begin] * SHARED_PIECES)
-            self.done_at |= {(rank, peer, piece): end for piece, end in enumerate(ends)}
+            ends = self._ends(rank, step, peer, begin, ())
+            size = self.work.rows[peer] * self._width(Buffer.RECEIVED) / max(len(ends), 1)
+            there = self.carried[peer, rank] = []
+            for end in ends:
+                sent = max(sent, end) + size / rate
+                there.append(sent + _CARRY_US + self.costs.link.flag_us)
         return begin
 
     def _own(self, begin: float, rank: int, step: Multiply) -> float:
-        """Own tiles, none of which ends before the others' parts of its piece are there; when all are done."""
-        there = [begin] * SHARED_PIECES
-        for peer, channel in _flags_of(step):
-            there[channel - DATA] = max(there[channel - DATA], self.set_at[rank, peer, channel])
-        return max(self._pieces(rank, step, rank, begin, there))
+        """Own tiles, none of which ends before the others' parts of it are there; when all are done."""
+        parts = [self.carried.pop((rank, peer)) for peer in step.shared]
+        return max(self._ends(rank, step, rank, begin, [max(some) for some in zip(*parts, strict=True)]), default=begin)
 
-    def _pieces(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
-        """When each piece of a rank's tiles is done. there: when its tiles can end."""
+    def _ends(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
+        """When each tile of a rank's rows is done. there: when what is added to it is there, if anything is."""
         count, each = self.costs.tiles(step.source.count, self.work, "summed")
-        count = count * self.work.rows[owner] // max(step.source.count, 1)
         sms, ends = self.sms[rank], list[float]()
-        for piece, arrived in enumerate(there):
-            end = arrived
-            for _ in range(count * piece // SHARED_PIECES, count * (piece + 1) // SHARED_PIECES):
-                busy = max(max(heapq.heappop(sms), begin) + each + _SHARED_US, arrived)
-                end = max(end, busy)
-                heapq.heappush(sms, busy)
-            ends.append(end)
+        for number in range(ceil_div(count * self.work.rows[owner], max(step.source.count, 1))):
+            end = max(heapq.heappop(sms), begin) + each + _SHARED_US
+            ends.append(max(end, there[number]) if there else end)
+            heapq.heappush(sms, ends[-1])
         return ends
 
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:

@@ -45,8 +45,8 @@ class Plan:
     @property
     def parts(self) -> int:
         """For the rows that a rank keeps and for those that it sends, in pieces: what is predicted one by one; 1 where
-        an exchange follows one product, and in a gather."""
-        return 2 * self.pieces if self.kind in ("scatter", "scatter added", "scatter shared") else 1
+        an exchange follows one product, or a kernel does all, and in a gather."""
+        return 2 * self.pieces if self.kind in ("scatter", "scatter added") else 1
 
     def steps(self, rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
         """What a rank does."""
@@ -87,11 +87,17 @@ SCATTERS = (
 )
 
 
+SCALED_AS_WHOLE = Plan("gather"), Plan("scatter exchanged"), Plan("scatter added")
+"""Of operands of FP8 with a scale for each rank's rows: no product has rows of several, and what ranks add up was
+scaled."""
+
+SCALED = (*SCALED_AS_WHOLE, Plan("gather exchanged"))
+"""Of operands of FP8 whose rows have scales, which travel with them."""
+
+
 def candidates(gathers: bool) -> tuple[Plan, ...]:
-    """The plans among which is chosen. `SHARED` is none of them: its kernel ends only when copies have run beside it,
-    which wait for what it has done, and a GPU promises no stream a queue of its own. One call of some hundreds never
-    ended (H100, some thirty streams; since then streams that copy have a priority of their own, and no call hung)."""
-    return (*GATHERS, ARRIVING) if gathers else SCATTERS
+    """The plans among which is chosen."""
+    return (*GATHERS, ARRIVING) if gathers else (*SCATTERS, SHARED)
 
 
 def plan_us(plan: Plan, work: Work, costs: Costs) -> float:

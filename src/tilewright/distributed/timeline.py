@@ -28,9 +28,6 @@ DATA = 1
 
 MOST_PIECES = 8
 CHANNELS = DATA + MOST_PIECES
-SHARED_PIECES = 4
-"""Of what a rank sends to another one while a product runs. Each takes the streams some 10 us beside its bytes: fewer
-end small products sooner (record 0056)."""
 
 _PIECE_ROWS = 128
 """Pieces are multiples of this, so that only the last has a partial tile along m."""
@@ -46,10 +43,12 @@ class Lane(IntEnum):
 
 
 class Buffer(Enum):
-    """Matrices of rows. GATHERED and RECEIVED lie in symmetric memory, where peers write them."""
+    """Matrices of rows. GATHERED and RECEIVED lie in symmetric memory, where peers write them; so do SCALES, those of
+    gathered rows of FP8, which travel with them."""
 
     A = "a"
     GATHERED = "gathered"
+    SCALES = "scales"
     PARTIAL = "partial"
     RECEIVED = "received"
     RESULT = "result"
@@ -68,8 +67,8 @@ class Rows:
 class Multiply:
     """target = source @ b + the sum of `added`. arrivals: peers whose rows of the source arrive meanwhile, in this
     order: the kernel waits for their flags of DATA, and leaves them as they are. shared: peers with which the kernel
-    adds up: it computes its parts of their rows first, in this order, for `Send`, and adds those of own rows that they
-    send, when it finds their flags of DATA, which it leaves as they are, before own rows are written."""
+    adds up: it computes its parts of their rows first, in this order, and stores them into their memory, and adds those
+    of own rows that they send before these are written. Kernels wait for each other by flags of their own."""
 
     lane: Lane
     source: Rows
@@ -115,17 +114,6 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """A piece of what a product with `shared` computes of a peer's rows goes there as soon as it is done, while the
-    product runs, and the own flag is set: DATA and the number of the piece. Pieces are of tiles, not of rows."""
-
-    lane: Lane
-    peer: int
-    piece: int
-    after: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Signal:
     """Set the own flag of a channel on a peer."""
 
@@ -145,7 +133,7 @@ class Await:
     after: tuple[int, ...] = ()
 
 
-Step = Multiply | Add | Exchange | Copy | Send | Signal | Await
+Step = Multiply | Add | Exchange | Copy | Signal | Await
 """Steps of one lane run in order. after: steps of other lanes, by their number, that end before this one begins."""
 
 
@@ -276,17 +264,9 @@ def exchanged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step
 
 
 def shared_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
-    """One product of all rows, whose kernel leaves its parts of other ranks' rows to copy engines while it runs, and
+    """One product of all rows, whose kernel stores its parts of other ranks' rows into their memory while it runs, and
     adds up those of own rows."""
     ranks = len(rows)
     others = tuple((rank + distance) % ranks for distance in range(1, ranks))
     source, target = Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.RESULT, 0, rows[rank])
-    steps: list[Step] = [Multiply(Lane.CALLER, source, target, shared=others)]  # whose kernel no wait may hold up
-    steps += _free(rank, rows)
-    for peer in others:
-        if rows[peer]:
-            steps.append(Await(Lane.COPIES, peer, FREE))
-            steps += [Send(Lane.COPIES, peer, piece) for piece in range(SHARED_PIECES)]
-    if rows[rank]:
-        steps += [Await(Lane.CALLER, peer, DATA + piece) for piece in range(SHARED_PIECES) for peer in others]
-    return tuple(steps)
+    return (Multiply(Lane.CALLER, source, target, shared=others),)

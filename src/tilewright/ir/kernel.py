@@ -23,7 +23,7 @@ from tilewright.ir.async_stmt import (
     WaitPreviousGrid,
     Wgmma,
 )
-from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.buffer import PEERS, Buffer, Space
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.guard import GUARD_FLAGS, Guard
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, Stmt, WaitCopies
@@ -61,14 +61,14 @@ SHARD_FLAGS, SHARD_STARTS, SHARDS = "shard_flags", "shard_starts", Var("shards")
 """For each shard of rows of A: whether it has arrived (1), and where it begins, behind which stands the end of all; how
 many shards there are."""
 
-SENT_PARTS, SENT_COUNTS = "sent_parts", "sent_counts"
-"""Where a rank that shares out k leaves its parts of the tiles of others, and how many of each piece are done."""
+SENT_PARTS, SENT_FLAGS = "sent_parts", "sent_flags"
+"""Where a rank that shares out k leaves its parts of the tiles of others until they travel, and which are there."""
 
 RECEIVED_PARTS, RECEIVED_FLAGS = "received_parts", "received_flags"
-"""Where it receives parts of its own tiles, and flags of each piece of them."""
+"""Where it receives parts of its own tiles, and flags of each of them: memory that the peers write."""
 
-OWN_RANK, MOST_ROWS, PIECE_TILES = Var("own_rank"), Var("most_rows"), Var("piece_tiles")
-"""The number of the running rank, the most rows that a rank keeps, and how many tiles of a rank are sent together."""
+OWN_RANK, MOST_ROWS = Var("own_rank"), Var("most_rows")
+"""The number of the running rank, and the most rows that a rank keeps."""
 
 OWN_ROW = Var("own_row")
 """The row of C with whose tiles a kernel begins that shares its work with other ranks."""
@@ -274,16 +274,17 @@ class Kernel:
         """The pointers to where the rows of each rank begin, and to their flags; or to what it sends and receives."""
         starts = Parameter(SHARD_STARTS, I32, is_pointer=True)
         if self.split_k is SplitK.RANKS:
-            parts = [Parameter(name, self.gemm.out, is_pointer=True) for name in (SENT_PARTS, RECEIVED_PARTS)]
-            flags = [Parameter(name, I32, is_pointer=True) for name in (SENT_COUNTS, RECEIVED_FLAGS)]
-            return (starts, *parts, *flags)
+            sent = [Parameter(SENT_PARTS, self.gemm.out, is_pointer=True), Parameter(SENT_FLAGS, I32, is_pointer=True)]
+            received = ((RECEIVED_PARTS, self.gemm.out), (RECEIVED_FLAGS, I32))
+            peers = [Parameter(PEERS + name, dtype, is_pointer=True, of_ranks=True) for name, dtype in received]
+            return (starts, *sent, *peers)
         return (starts, Parameter(SHARD_FLAGS, I32, is_pointer=True)) if self.arriving else ()
 
     @property
     def shard_numbers(self) -> tuple[Parameter, ...]:
         """The numbers of a kernel that shares its work with other ranks."""
         across = self.split_k is SplitK.RANKS
-        names = (SHARDS, OWN_RANK, MOST_ROWS, PIECE_TILES) if across else (SHARDS, OWN_ROW) if self.arriving else ()
+        names = (SHARDS, OWN_RANK, MOST_ROWS) if across else (SHARDS, OWN_ROW) if self.arriving else ()
         return tuple(Parameter(one.name, I32) for one in names)
 
     @property

@@ -21,7 +21,6 @@ from tilewright.ir.kernel import (
     OWN_RANK,
     OWN_ROW,
     PART_OF_K,
-    PIECE_TILES,
     SHARDS,
     step_of,
 )
@@ -55,7 +54,7 @@ from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
     *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
-    *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name, PIECE_TILES.name),
+    *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name),
     *(BATCH.name, GROUPS.name, FIRST_GROUP.name, CAPACITY.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ir.env import Env
+from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body
 from tilewright.lowering.sums import Sums
 
@@ -14,8 +15,9 @@ from tilewright.lowering.sums import Sums
 class Compute:
     """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
     declared: their registers; over_parts: what is done for each of the parts of a stage whose accumulators are promoted
-    in turn, or for all at once; barriers: that one thread makes for them; courier: what a thread of the producer's
-    warpgroup does for each tile beside them."""
+    in turn, or for all at once; barriers: that one thread makes for them; courier, carriers: what a thread, and a
+    team, of the producer's warpgroup do for each tile beside them; before_carriers: once, before; fetch: what comes
+    before the products of an iteration, of so many."""
 
     sums: Sums
     declared: Body
@@ -26,3 +28,6 @@ class Compute:
     over_parts: Callable[[Body], Body]
     barriers: Body = ()
     courier: Body = ()
+    carriers: Body = ()
+    before_carriers: Body = ()
+    fetch: Callable[[Expr, Var], Body] = lambda count, iteration: ()

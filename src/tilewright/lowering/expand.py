@@ -43,6 +43,7 @@ from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import held_in_registers, multiply_shared, reads_shared, started
 from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
+from tilewright.lowering.rank_carriers import Carriers
 from tilewright.lowering.rank_sums import RankSums
 from tilewright.lowering.roles import TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
@@ -106,16 +107,25 @@ class Expansion:
         inner = tuple(one for one in self.program.thread_serial_loops[order.index(ring) + 1 :] if one not in parts)
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
-        courier: Body = ()
-        if self.program.split_k is SplitK.RANKS:
-            ranks = RankSums(self.program, self._sums)
-            barriers, courier = ranks.barriers, ranks.carry()
         leave = self._epilogue.leave()
         held = held_in_registers(self.program)
         fragments = () if held is None else (Alloc(tile_of(self.program, held).register_buffer),)
         declared = (*self._sums.declared, *fragments)
         step, over_parts = lambda env: self._products(inner, env), lambda body: self._around(parts, body)
-        return Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers, courier)
+        compute = Compute(self._sums, declared, start, step, finish, leave, over_parts, barriers)
+        if self.program.split_k is not SplitK.RANKS:
+            return compute
+        ranks = RankSums(self.program, self._sums)
+        carriers = Carriers(self.program, ranks)
+        return replace(
+            compute,
+            declared=(*declared, *ranks.declared),
+            barriers=ranks.barriers,
+            courier=ranks.escort(),
+            carriers=carriers.carry(),
+            before_carriers=carriers.begin(),
+            fetch=ranks.fetch,
+        )
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""

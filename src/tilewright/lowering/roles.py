@@ -70,7 +70,7 @@ from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, held_in_registers, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
-from tilewright.lowering.spare_warps import Team, teams
+from tilewright.lowering.spare_warps import CARRIERS, Team, teams
 from tilewright.problem.gemm import piece_of
 
 
@@ -175,8 +175,10 @@ class TmaKernel:
             found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
         if self.compute.courier:
             assert not found, "one warp has vectors to copy and parts to carry"
-            carry = self._scheduler.each(lambda item: self.compute.courier, behind=self._wait)
-            found = (If(binary(Op.EQ, Var(GROUP_LANE), WARP_LANES), carry),)
+            escort = self._scheduler.each(lambda item: self.compute.courier, behind=self._wait)
+            carry = self._scheduler.each(lambda item: self.compute.carriers, behind=self._wait)
+            carriers = If(CARRIERS.includes, (*self._wait, *self.compute.before_carriers, *carry))
+            found = (If(binary(Op.EQ, Var(GROUP_LANE), WARP_LANES), escort, (carriers,)),)
         return found
 
     def _copy_scales(self, item: Item) -> Body:
@@ -370,7 +372,7 @@ class TmaKernel:
         pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
         last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
         return (
-            For(self._loop, self._count, pipeline.steady()),
+            For(self._loop, self._count, (*self.compute.fetch(self._count, Var(self._loop)), *pipeline.steady())),
             *pass_turn,
             *self._all_ended,
             *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),

@@ -37,6 +37,10 @@ class Team:
         return above if end == GROUP_LANES else both(above, binary(Op.LT, Var(GROUP_LANE), end))
 
 
+CARRIERS = Team(3, 1)
+"""Those that carry parts of tiles to other ranks, in kernels that copy no vectors."""
+
+
 def teams(*, scales: bool) -> tuple[Team, Team]:
     """Those that copy scales with the stages of a ring, and those that copy vectors for epilogues: apart where there
     are both, since scales must not wait for an epilogue. One warp brings scales: it waits for no copy."""

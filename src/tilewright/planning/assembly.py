@@ -17,7 +17,6 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
@@ -35,7 +34,6 @@ from tilewright.planning.packing import (
 from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step, guards_of
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Shards, Stack
-from tilewright.planning.tile_parts import TileParts
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
@@ -144,7 +142,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, part_of_k=length, batch=1 if stack is None else stack.count)
         told = (*workspace, *_tables(request.shards), *guards_of(request.guard))
-        shards = _numbers_of(request.shards, config, gemm)
+        shards = () if request.shards is None else request.shards.numbers
         nowhere = (0,) * (len(gemm.matrices) + len(told))
         values = (
             *arguments(gemm, nowhere, part_of_k=length),
@@ -294,19 +292,9 @@ def _tables(shards: Shards | None) -> tuple[tuple[int, int], ...]:
     """The places of what a launch of ranks that share a product is told beside the matrices."""
     if shards is None:
         return ()
-    parts = Place.SENT_PARTS, Place.RECEIVED_PARTS, Place.SENT_COUNTS, Place.RECEIVED_FLAGS
+    parts = Place.SENT_PARTS, Place.SENT_FLAGS, Place.RANK_SUMS, Place.RANK_FLAGS
     told = parts if shards.summed else (Place.SHARD_FLAGS,)
     return tuple((int(place), 0) for place in (Place.SHARD_STARTS, *told))
-
-
-def _numbers_of(shards: Shards | None, config: PlanConfig, gemm: Gemm) -> tuple[int, ...]:
-    """The numbers that it is told."""
-    if shards is None:
-        return ()
-    if not shards.summed:
-        return shards.numbers(0)
-    assert isinstance(config.kernel, WgmmaConfig)
-    return shards.numbers(TileParts.of(shards, config.kernel, gemm.n, gemm.out.bytes).piece_tiles)
 
 
 def _later_pieces(

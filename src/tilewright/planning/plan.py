@@ -25,16 +25,14 @@ class Place(IntEnum):
     RESIDUAL = 4
     SENT_PARTS = 4  # of a call that adds nothing
     SCRATCH = 5
-    SENT_COUNTS = 5  # of a call that has no workspace
+    SENT_FLAGS = 5  # of a call that has no workspace
     GROUP_ENDS = 6
     SHARD_STARTS = 6  # of a call that has no groups
     PIECES = 7
     SHARD_FLAGS = 7  # of a call that has no pieces
     RANK_SUMS = 7
-    RECEIVED_PARTS = 7
     SCALE_A = 8
     RANK_FLAGS = 8  # of a call that has no scales
-    RECEIVED_FLAGS = 8
     SCALE_B = 9
     GUARD_A = 10
     GUARD_B = 11

@@ -22,24 +22,24 @@ class Stack:
 @dataclass(frozen=True, slots=True)
 class Shards:
     """A product that ranks share: rows of each, and the number of the running one. summed: each rank has a part of k,
-    and keeps its rows of the sum, of which others send their parts in so many pieces; else rows of A arrive from their
-    ranks while the kernel runs."""
+    and keeps its rows of the sum, of which others send their parts; else rows of A arrive from their ranks while the
+    kernel runs."""
 
     rows: tuple[int, ...]
     rank: int
     summed: bool = False
-    pieces: int = 1
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each rank, and the one behind the last."""
         return tuple(accumulate(self.rows, initial=0))
 
-    def numbers(self, piece_tiles: int) -> tuple[int, ...]:
-        """What a launch is told, as `Kernel.shard_numbers` orders it. piece_tiles: tiles of a piece."""
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What a launch is told, as `Kernel.shard_numbers` orders it."""
         if not self.summed:
             return len(self.rows), self.starts[self.rank]
-        return len(self.rows), self.rank, max(self.rows), piece_tiles
+        return len(self.rows), self.rank, max(self.rows)
 
 
 @dataclass(frozen=True, slots=True)

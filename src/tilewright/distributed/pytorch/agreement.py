@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import extras
+from tilewright.distributed.pytorch.scales import Asked, Scales, problem_of
 from tilewright.errors import ProblemError
-from tilewright.frontend.options import Options
+from tilewright.frontend.scaled import ScaledOptions
 from tilewright.units import ceil_div
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
@@ -25,7 +26,8 @@ GATHER, SCATTER = "all_gather_matmul", "matmul_reduce_scatter"
 @dataclass(frozen=True, slots=True)
 class Described:
     """A call as one rank sees it. problem: what is wrong with it by itself. device: None on the host. options: beside
-    the product, as text. rows: that each rank shall keep, if the user says so."""
+    the product, as text. rows: that each rank shall keep, if the user says so. scaling: what scale_a is of, where rows
+    and shards differ. alone: the group is the only one of its process whose collectives run on GPUs."""
 
     name: str
     a: tuple[int, ...]
@@ -38,9 +40,28 @@ class Described:
     device: int | None
     capturing: bool
     problem: str
+    scaling: str = ""
+    alone: bool = True
 
 
-def described(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: tuple[int, ...] | None) -> Described:
+def is_alone() -> bool:
+    """Whether there is no other group whose kernels may wait on this GPU for other ranks; False where PyTorch does not
+    say."""
+    try:
+        backends = [str(told[0]) for told in dist.distributed_c10d._world.pg_map.values()]
+    except (AttributeError, TypeError):
+        return False
+    return sum(backend != "gloo" for backend in backends) <= 1
+
+
+def described(
+    name: str,
+    a: Any,
+    b: tuple[Any, ...],
+    options: Asked,
+    rows: tuple[int, ...] | None,
+    scales: Scales | None = None,
+) -> Described:
     """The call of this rank."""
     tensors = (a, *b)
     if not all(isinstance(x, torch.Tensor) for x in tensors):
@@ -50,22 +71,41 @@ def described(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: tup
     device = a.get_device() if a.is_cuda else None
     gpu = "" if device is None else torch.cuda.get_device_name(device)
     capturing = device is not None and bool(torch.cuda.is_current_stream_capturing())
-    asked = f"out_dtype={options.out_dtype}, precision={options.precision}"
+    asked = _asked(options)
     shapes, formats = tuple(tuple(x.shape) for x in b), tuple(str(x.dtype).removeprefix("torch.") for x in tensors)
-    wrong = _problem(a, b) or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
-    return Described(
-        name, tuple(a.shape), shapes, formats, asked, rows, socket.gethostname(), gpu, device, capturing, wrong
-    )
+    wrong = _problem(a, b, scaled=scales is not None)
+    if scales is not None and isinstance(options, ScaledOptions):
+        wrong = wrong or problem_of(a, b, scales, options)
+    wrong = wrong or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
+    host, scaling = socket.gethostname(), _scaling(a, scales)
+    where = host, gpu, device, capturing
+    return Described(name, tuple(a.shape), shapes, formats, asked, rows, *where, wrong, scaling, is_alone())
 
 
-def _problem(a: Any, b: tuple[Any, ...]) -> str:
-    """What is wrong with the operands of one rank; empty for nothing."""
+def _asked(options: Asked) -> str:
+    if isinstance(options, ScaledOptions):
+        return f"out_dtype={options.out_dtype}, fast_accumulation={options.fast}"
+    return f"out_dtype={options.out_dtype}, precision={options.precision}"
+
+
+def _scaling(a: Any, scales: Scales | None) -> str:
+    """What scale_a is of, in words; empty where that is the same, or there is none."""
+    if scales is None or a.dim() != 2 or a.shape[0] < 2:
+        return ""
+    return _ROWS if scales.a.numel() > 1 else "a whole shard"
+
+
+_ROWS = "rows"
+
+
+def _problem(a: Any, b: tuple[Any, ...], *, scaled: bool) -> str:
+    """What is wrong with the operands of one rank; empty for nothing. scaled: their formats may differ."""
     if a.dim() != 2 or not b or any(x.dim() != 2 for x in b):
         return f"a has shape {tuple(a.shape)} and b {[tuple(x.shape) for x in b]}, and matrices are multiplied"
     for x in b:
         if a.shape[1] != x.shape[0]:
             return f"a of shape {tuple(a.shape)} does not go with b of shape {tuple(x.shape)}"
-        if x.dtype != a.dtype:
+        if x.dtype != a.dtype and not scaled:
             return f"a holds {a.dtype}, and b {x.dtype}"
         if x.device != a.device:
             return f"a lies on {a.device}, and b on {x.device}"
@@ -81,13 +121,16 @@ def _problem_of_rows(m: int, rows: tuple[int, ...] | None) -> str:
 @dataclass(frozen=True, slots=True)
 class Agreed:
     """rows: of each rank, of A in an all-gather, of the result in a reduce-scatter. k, columns: of the largest product.
-    peers: whether the ranks are different GPUs of one host. gpu: of rank 0, by its name."""
+    peers: whether the ranks are different GPUs of one host. gpu: of rank 0, by its name. scaled_rows: whether each row
+    of A has a scale of its own. alone: no rank has another group of GPUs."""
 
     rows: tuple[int, ...]
     k: int
     columns: int
     peers: bool
     gpu: str
+    scaled_rows: bool = False
+    alone: bool = True
 
 
 def agreed(own: Described, group: Any) -> Agreed:
@@ -106,6 +149,8 @@ def judged(found: list[Described]) -> Agreed:
     _same("formats", [", ".join(one.formats) for one in found], found)
     _same("options", [one.options for one in found], found)
     _same("rows", [one.rows for one in found], found)
+    scaled = next((one.scaling for one in found if one.scaling), "")
+    _same("scale_a", [one.scaling or scaled for one in found], found)
     if found[0].name == GATHER:
         _same("k", [one.a[1] for one in found], found)
         rows = tuple(one.a[0] for one in found)
@@ -121,7 +166,8 @@ def judged(found: list[Described]) -> Agreed:
     peers = len(places) == len(found) and len({one.host for one in found}) == 1
     peers = peers and all(one.device is not None for one in found)
     widths = [sum(n) if found[0].name == GATHER else max(n) for n in ([shape[1] for shape in one.b] for one in found)]
-    return Agreed(rows, max(one.a[1] for one in found), max(widths), peers, found[0].gpu)
+    k, alone = max(one.a[1] for one in found), all(one.alone for one in found)
+    return Agreed(rows, k, max(widths), peers, found[0].gpu, scaled == _ROWS, alone)
 
 
 def shares(rows: int, ranks: int) -> tuple[int, ...]:

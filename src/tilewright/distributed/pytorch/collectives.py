@@ -6,11 +6,12 @@ The sum over ranks is ours, in the order of the ranks, because NCCL's depends on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
-from tilewright.frontend.options import Options
-from tilewright.frontend.pytorch.plain import compute_plain
+from tilewright.distributed.pytorch.agreement import Agreed
+from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
@@ -33,17 +34,31 @@ def gathered(shard: Any, rows: Sequence[int], group: Any) -> Any:
     return torch.cat([whole[rank * largest : rank * largest + count] for rank, count in enumerate(rows)])
 
 
-def all_gather_matmul(a: Any, b: tuple[Any, ...], rows: Sequence[int], group: Any, options: Options) -> list[Any]:
-    whole = gathered(a, rows, group)
-    return [compute_plain(whole, x, None, None, None, options) for x in b]
+def all_gather_matmul(
+    a: Any, b: tuple[Any, ...], agreed: Agreed, group: Any, options: Asked, scales: Scales | None
+) -> list[Any]:
+    rows = agreed.rows
+    if scales is None:
+        return multiplied(gathered(a, rows, group), b, options, None)
+    whole = gathered(a.view(torch.uint8), rows, group).view(a.dtype)
+    of_rows = scales.a.expand(a.shape[0], 1) if a.shape[0] else scales.a.new_empty(0, 1)
+    whole_scales = gathered(of_rows, rows, group)
+    ends = list(accumulate(rows))
+    parts = []
+    for first, behind in zip([0, *ends[:-1]], ends, strict=True):
+        of_rank = whole_scales[first : behind if agreed.scaled_rows else first + 1]
+        parts.append(multiplied(whole[first:behind], b, options, Scales(of_rank, scales.b)) if first < behind else [])
+    return [torch.cat(some) for some in zip(*(part for part in parts if part), strict=True)]
 
 
-def matmul_reduce_scatter(a: Any, b: tuple[Any, ...], rows: Sequence[int], group: Any, options: Options) -> list[Any]:
+def matmul_reduce_scatter(
+    a: Any, b: tuple[Any, ...], agreed: Agreed, group: Any, options: Asked, scales: Scales | None
+) -> list[Any]:
+    rows = agreed.rows
     own = rows[dist.get_rank(group)]
     results = []
-    for x in b:
-        partial = compute_plain(a, x, None, None, None, options)
-        received = partial.new_empty(len(rows) * own, x.shape[1])
+    for partial in multiplied(a, b, options, scales):
+        received = partial.new_empty(len(rows) * own, partial.shape[1])
         dist.all_to_all_single(received, partial, [own] * len(rows), list(rows), group=group)
         results.append(summed([received[rank * own : (rank + 1) * own] for rank in range(len(rows))]))
     return results

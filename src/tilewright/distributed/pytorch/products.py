@@ -10,61 +10,28 @@ from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import ARRIVING, EXCHANGED, SHARED, Plan, ranked
+from tilewright.distributed.plans import ARRIVING, EXCHANGED, SCALED, SCALED_AS_WHOLE, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import (
     GATHER,
-    SCATTER,
     Agreed,
     agreed,
     described,
 )
 from tilewright.distributed.pytorch.replays import Replays
-from tilewright.distributed.pytorch.shared import parts_elements
+from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
+from tilewright.distributed.pytorch.shared import parts_elements, parts_flag_bytes
 from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
-from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
-from tilewright.frontend.options import Options, options_of
-from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.errors import LaunchError, TilewrightError, UnknownName
+from tilewright.frontend.options import PLAIN, Options, options_of
+from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.scaled import ScaledOptions
 from tilewright.notices import say_once
+from tilewright.units import round_up
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
-
-
-def gather(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
-    """`all_gather_matmul`: a tensor for one b, a list for a sequence of them."""
-    return _called(GATHER, a, b, group, options, None if rows is None else tuple(map(int, rows)))
-
-
-def scatter(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
-    """`matmul_reduce_scatter`, likewise."""
-    return _called(SCATTER, a, b, group, options, None if rows is None else tuple(map(int, rows)))
-
-
-def _called(name: str, a: Any, b: Any, group: Any, options: Options, rows: tuple[int, ...] | None) -> Any:
-    several = not isinstance(b, torch.Tensor) and isinstance(b, Sequence)
-    given = tuple(b) if several else (b,)
-    group = _group(name, group)
-    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (a, *given)):
-        function = _Gathering if name == GATHER else _Scattering
-        results: Sequence[Any] = function.apply(group, options, rows, a, *given)
-    else:
-        results = computed(name, a, given, group, options, rows)
-    return list(results) if several else results[0]
-
-
-def _group(name: str, group: Any) -> Any:
-    if not dist.is_available() or not dist.is_initialized():
-        raise ProblemError(
-            f"{name} needs a process group, and torch.distributed is not initialised.",
-            hint="call torch.distributed.init_process_group first, and start with torchrun.",
-        )
-    if group is None:
-        return dist.group.WORLD
-    if dist.get_rank(group) < 0:
-        raise ProblemError(f"{name}: this rank is not a member of the group.")
-    return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +50,10 @@ class Ready:
 
     parts: tuple[tuple[Replays, slice, tuple[Callable[[], Any], ...]], ...]
 
-    def run(self, a: Any, b: tuple[Any, ...]) -> list[Any]:
+    def run(self, a: Any, b: tuple[Any, ...], scales: Scales | None) -> list[Any]:
         results = list[Any]()
         for replays, which, makers in self.parts:
-            call = Call(a, b[which], [make() for make in makers])
+            call = Call(a, b[which], [make() for make in makers], None if scales is None else scales.of(which))
             replays.run(call)
             results += call.results
         return results
@@ -117,39 +84,53 @@ def state_of(group: Any) -> State:
 
 
 def known_of(
-    name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options, rows: Any, plan: Plan | None = None
+    name: str,
+    a: Any,
+    b: tuple[Any, ...],
+    group: Any,
+    options: Asked,
+    rows: Any,
+    plan: Plan | None = None,
+    scales: Scales | None = None,
 ) -> Known:
     """What all ranks agreed upon for a call, now or before. plan: how, instead of what is chosen."""
     state = state_of(group)
-    tensors = [x for x in (a, *b) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in (a, *b, *_tensors(scales)) if isinstance(x, torch.Tensor)]
     key = (name, options, rows, plan, len(b), *((x.shape, x.dtype, x.device) for x in tensors))
     known = state.known.get(key)
     if known is None:
-        known = state.known[key] = _settled(state, name, a, b, options, rows, plan)
+        known = state.known[key] = _settled(state, name, a, b, options, rows, plan, scales)
     return known
 
 
 def computed(
-    name: str, a: Any, b: Sequence[Any], group: Any, options: Options, rows: Any = None, plan: Plan | None = None
+    name: str,
+    a: Any,
+    b: Sequence[Any],
+    group: Any,
+    options: Asked,
+    rows: Any = None,
+    plan: Plan | None = None,
+    scales: Scales | None = None,
 ) -> list[Any]:
     """The results of a call, without derivatives."""
     if isinstance(a, torch.Tensor) and a.is_cuda and torch.cuda.current_device() != a.get_device():
         with torch.cuda.device(a.device):
-            return computed(name, a, b, group, options, rows, plan)
+            return computed(name, a, b, group, options, rows, plan, scales)
     b, state = tuple(b), state_of(group)
-    key = _key(name, a, b, options, rows, plan)
+    key = _key(name, (a, *b, *_tensors(scales)), options, rows, plan)
     ready = state.ready.get(key)
     if ready is not None:
-        return ready.run(a, b)
-    known = known_of(name, a, b, group, options, rows, plan)
+        return ready.run(a, b, scales)
+    known = known_of(name, a, b, group, options, rows, plan, scales)
     rows = known.agreed.rows
     a, b = a.detach(), tuple(x.detach() for x in b)
     if len(rows) == 1:
-        return [compute_plain(a, x, None, None, None, options) for x in b]
+        return multiplied(a, b, options, scales)
     if known.plan is None:
         run = collectives.all_gather_matmul if name == GATHER else collectives.matmul_reduce_scatter
-        return run(a, b, rows, group, options)
-    calls = [_call_of(known, name, a, several, group, options) for several in _together(name, b)]
+        return run(a, b, known.agreed, group, options, scales)
+    calls = [_call_of(known, name, a, *part, group, options) for part in _together(name, b, scales)]
     for program, call in calls:
         program.run(call)
     if key is not None and all(call.a is a for _, call in calls):
@@ -157,12 +138,16 @@ def computed(
     return [result for _, call in calls for result in call.results]
 
 
-def _key(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: Any, plan: Plan | None) -> Any:
-    """What calls on a GPU have in common whose tensors lie alike; None for others."""
-    if not isinstance(a, torch.Tensor) or not a.is_cuda or not all(isinstance(x, torch.Tensor) for x in b):
+def _tensors(scales: Scales | None) -> tuple[Any, ...]:
+    return () if scales is None else scales.tensors
+
+
+def _key(name: str, tensors: tuple[Any, ...], options: Asked, rows: Any, plan: Plan | None) -> Any:
+    """What calls on a GPU have in common whose tensors lie alike; None for others. tensors: a first."""
+    if not all(isinstance(x, torch.Tensor) for x in tensors) or not tensors[0].is_cuda:
         return None
     key: tuple[Any, ...] = name, options, rows, plan
-    for x in (a, *b):
+    for x in tensors:
         key += x.dtype, x.shape, x.stride(), x.get_device(), x.data_ptr() & 15
     return key
 
@@ -177,21 +162,29 @@ def _ready(calls: Sequence[tuple[Program, Call]], device: int) -> Ready:
     return Ready(tuple(parts))
 
 
-def _together(name: str, b: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """The b of each program: a gather serves all, a scatter one."""
-    return [b] if name == GATHER else [(x,) for x in b]
+def _together(name: str, b: tuple[Any, ...], scales: Scales | None) -> list[tuple[tuple[Any, ...], Scales | None]]:
+    """The b of each program, with their scales: a gather serves all, a scatter one."""
+    parts = [slice(0, len(b))] if name == GATHER else [slice(i, i + 1) for i in range(len(b))]
+    return [(b[which], None if scales is None else scales.of(which)) for which in parts]
 
 
-def _format(a: Any, options: Options) -> Any:
+def _format(a: Any, options: Asked) -> Any:
     return a.dtype if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
 
 
 def _settled(
-    state: State, name: str, a: Any, b: tuple[Any, ...], options: Options, rows: Any, plan: Plan | None
+    state: State,
+    name: str,
+    a: Any,
+    b: tuple[Any, ...],
+    options: Asked,
+    rows: Any,
+    plan: Plan | None,
+    scales: Scales | None,
 ) -> Known:
     """A new kind of call, agreed upon by all ranks. Raises ProblemError on every rank if on one, and LaunchError where
     the stream is recording a graph."""
-    own = described(name, a, b, options, rows)
+    own = described(name, a, b, options, rows, scales)
     if own.capturing:
         raise _first_met(name)
     found = agreed(own, state.group)
@@ -199,12 +192,17 @@ def _settled(
         return Known(found, None)
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
     ways = ranked(name == GATHER, work, _costs(found.gpu)) if plan is None else (plan,)
+    if scales is not None:
+        able = SCALED if found.scaled_rows else SCALED_AS_WHOLE
+        ways = tuple(way for way in ways if way in able)
+    if plan is None and not found.alone:
+        ways = tuple(way for way in ways if way != SHARED)
     a, b = a.detach(), tuple(x.detach() for x in b)
     for way in ways:
         room = _room(name, way, found.rows, a, b, options)
         if not (found.peers and state.peers and _has_room(state, name, way, a.device, room)):
             break
-        known, problem = _prepared(Known(found, way), state, name, a, b, options)
+        known, problem = _prepared(Known(found, way), state, name, a, b, options, scales)
         if not problem:
             dist.barrier(group=state.group)  # loading a kernel later would wait for a stream that waits
             return known
@@ -220,12 +218,15 @@ def _settled(
 _ONE_KERNEL = ARRIVING, SHARED
 
 
-def _prepared(known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Options) -> tuple[Known, str]:
+def _prepared(
+    known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Asked, scales: Scales | None
+) -> tuple[Known, str]:
     """Load the kernels of a call. Where one kernel shall do all of it, ranks tell each other which; if one
     has none, none of them uses it."""
     problem, words = "", frozenset[Any]()
     try:
-        programs = [_call_of(known, name, a, several, state.group, options)[0] for several in _together(name, b)]
+        parts = _together(name, b, scales)
+        programs = [_call_of(known, name, a, *part, state.group, options)[0] for part in parts]
         words = frozenset(pair for program in programs for pair in program.shared_words)
     except TilewrightError as failure:
         if known.plan not in _ONE_KERNEL:
@@ -260,33 +261,34 @@ def _first_met(name: str) -> LaunchError:
 
 _BY_TILES_OR_BLOCKS = SHARED, *EXCHANGED
 
+SCALE_BYTES = 16
+"""Of the scale of a row that is gathered, at most, and where those of all begin."""
+
 
 def _memory_of(name: str, plan: Plan) -> str:
     """The symmetric memory of a call: where parts of tiles lie in it, or flags of blocks, it is one of its own."""
     return f"{name}, {plan.kind}" if plan in _BY_TILES_OR_BLOCKS else name
 
 
-def _flag_bytes(plan: Plan, ranks: int) -> int:
-    """Bytes of flags that kernels have, at the start of the symmetric memory."""
-    return exchange_flag_bytes(ranks) if plan in EXCHANGED else 0
-
-
-def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
-    """Bytes of symmetric memory that a call needs; the same on every rank."""
-    flags = _flag_bytes(plan, len(rows))
+def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Asked) -> tuple[int, int]:
+    """Bytes of symmetric memory that a call needs, and of flags of kernels at its start; the same on every rank."""
+    exchanges = 2 if name == GATHER and isinstance(options, ScaledOptions) else 1
+    flags = exchanges * exchange_flag_bytes(len(rows)) if plan in EXCHANGED else 0
     if name == GATHER:
-        return flags + sum(rows) * int(a.shape[1]) * int(a.element_size())
+        return flags + sum(rows) * (int(a.shape[1]) * int(a.element_size()) + SCALE_BYTES) + SCALE_BYTES, flags
     size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
     if plan == SHARED:
-        return parts_elements(rows, columns) * size
-    return flags + (len(rows) - 1) * max(rows) * columns * size
+        parts = parts_elements(rows, columns) * size
+        flags = parts_flag_bytes(len(rows), parts)
+        return flags + parts, flags
+    return flags + (len(rows) - 1) * max(rows) * columns * size, flags
 
 
-def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> bool:
-    """Whether there is symmetric memory of some size, on all ranks. Where there is none, nobody asks again."""
+def _has_room(state: State, name: str, plan: Plan, device: Any, needed: tuple[int, int]) -> bool:
+    """Whether there is symmetric memory as `_room` says, on all ranks. Where there is none, nobody asks again."""
     name = _memory_of(name, plan)
     workspace = state.workspaces.get(name)
-    if workspace is not None and workspace.room_bytes >= needed:
+    if workspace is not None and workspace.room_bytes >= needed[0] and workspace.zeroed_bytes >= needed[1]:
         return True
     if workspace is not None:
         torch.cuda.synchronize(device)
@@ -294,8 +296,7 @@ def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> 
         state.ready.clear()
     problem = ""
     try:
-        zeroed = _flag_bytes(plan, dist.get_world_size(state.group))
-        state.workspaces[name] = Workspace(state.group, device, needed, zeroed)
+        state.workspaces[name] = Workspace(state.group, device, *needed)
     except (ImportError, AttributeError, RuntimeError) as failure:
         problem = f"{type(failure).__name__}: {failure}"
     told: list[Any] = [None] * dist.get_world_size(state.group)
@@ -304,7 +305,9 @@ def _has_room(state: State, name: str, plan: Plan, device: Any, needed: int) -> 
     return state.peers
 
 
-def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options) -> tuple[Program, Call]:
+def _call_of(
+    known: Known, name: str, a: Any, b: tuple[Any, ...], scales: Scales | None, group: Any, options: Asked
+) -> tuple[Program, Call]:
     """The program of a call, whose kernels are loaded, and the call with new results."""
     state, rows, plan = state_of(group), known.agreed.rows, known.plan
     assert plan is not None
@@ -314,15 +317,16 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
         a = a.clone()
     height = sum(rows) if name == GATHER else rows[workspace.rank]
     results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
-    call = Call(a, b, results)
-    key = (name, plan, rows, options, a.dtype, a.shape, a.data_ptr() & 15)
-    key += tuple((x.shape, x.stride(), x.data_ptr() & 15) for x in b)
+    call = Call(a, b, results, scales)
+    key = (name, plan, rows, known.agreed.scaled_rows, options, a.dtype, a.shape, a.data_ptr() & 15)
+    key += tuple((x.shape, x.stride(), x.data_ptr() & 15) for x in (*b, *_tensors(scales)))
     found = state.programs.get(key)
     if found is None or found[0] is not workspace:
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
             raise _first_met(name)
         matrices = {} if plan == SHARED else _matrices(workspace, name, plan, a, rows, call)
-        program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options), rows)
+        steps, scaled_rows = plan.steps(workspace.rank, rows), known.agreed.scaled_rows
+        program = Program(workspace, steps, matrices, options, _adding(options), rows, scaled_rows)
         program.prepare(call)
         if known.words is not None and not program.shared_words <= known.words:
             raise LaunchError(
@@ -337,10 +341,15 @@ def _matrices(
     workspace: Workspace, name: str, plan: Plan, a: Any, rows: tuple[int, ...], call: Call
 ) -> dict[Buffer, Any]:
     """The buffers of a call that are memory of the workspace."""
-    received = workspace.data[_flag_bytes(plan, len(rows)) :]
+    received = workspace.data[workspace.zeroed_bytes :]
     if name == GATHER:
         size = sum(rows) * a.shape[1] * a.element_size()
-        return {Buffer.GATHERED: received[:size].view(a.dtype).view(sum(rows), a.shape[1])}
+        gathered = {Buffer.GATHERED: received[:size].view(a.dtype).view(sum(rows), a.shape[1])}
+        if call.scales is None:
+            return gathered
+        first = round_up(size, SCALE_BYTES)
+        scales = received[first : first + 4 * sum(rows)].view(torch.float32).view(sum(rows), 1)
+        return {**gathered, Buffer.SCALES: scales}
     n, kind = call.b[0].shape[1], call.results[0].dtype
     counts = {Buffer.RECEIVED: (len(rows) - 1) * max(rows), Buffer.PARTIAL: sum(rows)}
     memory = {
@@ -353,71 +362,8 @@ def _matrices(
     }
 
 
-def _adding(options: Options) -> Options:
-    """The same with a `c` that is added."""
+def _adding(options: Asked) -> Options:
+    """The same with a `c` that is added. Products with scales take none."""
+    if not isinstance(options, Options):
+        return PLAIN
     return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
-
-
-def _forward(kind: str, ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-    """The results, with what the gradients need kept."""
-    results = computed(kind, a, b, group, options, rows)
-    ctx.rows = known_of(kind, a, b, group, options, rows).agreed.rows
-    ctx.save_for_backward(a, *b)
-    ctx.group, ctx.options = group, options
-    return tuple(results)
-
-
-class _Gathering(torch.autograd.Function):  # type: ignore[misc]
-    """The gradient of the shard is a product that is scattered; those of b are products with the gathered rows."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        return _forward(GATHER, ctx, group, options, rows, a, *b)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        a, *b = ctx.saved_tensors
-        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
-        needs = ctx.needs_input_grad[3:]
-        for_a, for_b = None, [None] * len(b)
-        if needs[0]:
-            (for_a,) = computed(SCATTER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
-        if any(needs[1:]):
-            whole = collectives.gathered(a, ctx.rows, ctx.group).T
-            for_b = [_product(whole, y, options) if need else None for y, need in zip(own, needs[1:], strict=True)]
-        return (None, None, None, for_a, *for_b)
-
-
-class _Scattering(torch.autograd.Function):  # type: ignore[misc]
-    """The gradient of a is a product whose rows are gathered; those of b are products with the gathered gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        return _forward(SCATTER, ctx, group, options, rows, a, *b)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        a, *b = ctx.saved_tensors
-        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
-        needs = ctx.needs_input_grad[3:]
-        for_a, for_b = None, [None] * len(b)
-        if needs[0]:
-            (for_a,) = computed(GATHER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
-        for number, gradient in enumerate(own):
-            if needs[1 + number]:
-                for_b[number] = _product(a.T, collectives.gathered(gradient, ctx.rows, ctx.group), options)
-        return (None, None, None, for_a, *for_b)
-
-
-def _backwards(options: Options) -> Options:
-    """What the products of gradients ask: results of the operands' format."""
-    return options_of(1.0, None, None, options.precision, None, options.fixed_order, None, False)
-
-
-def _beside(matrices: Sequence[Any]) -> Any:
-    """Matrices side by side: a product with them sums over the columns of all."""
-    return matrices[0] if len(matrices) == 1 else torch.cat(tuple(matrices), 1)
-
-
-def _product(a: Any, b: Any, options: Options) -> Any:
-    return compute_plain(a, b, None, None, None, options)

@@ -34,6 +34,8 @@ class Replays:
             self._program.run(call)
             return
         place = (call.a.data_ptr(), *[x.data_ptr() for x in call.b], *[x.data_ptr() for x in call.results])
+        if call.scales is not None:
+            place += tuple([x.data_ptr() for x in call.scales.tensors])
         graphs = self._graphs
         if place not in graphs:
             graphs[place] = None

@@ -9,18 +9,19 @@ from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
-from tilewright.distributed.timeline import SHARED_PIECES
 from tilewright.errors import LaunchError
 from tilewright.frontend.compute import refuse_host_memory, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
+from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.exchanging import exchange_plan
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
-from tilewright.planning.tile_parts import TileParts, slot_of
+from tilewright.planning.tile_parts import TileParts
 from tilewright.problem.exchange import Exchange as RankExchange
 from tilewright.units import round_up
 
@@ -98,76 +99,72 @@ def parts_elements(rows: Sequence[int], columns: int) -> int:
     return (len(rows) - 1) * round_up(max(rows) + MOST_TILE_ROWS, 8) * round_up(columns + MOST_CLUSTER_COLUMNS, 8)
 
 
+_LEAST_PART_BYTES = 2048
+"""Of a tile whose parts have flags: smaller ones are not used."""
+
+
+def parts_flag_bytes(ranks: int, parts_bytes: int) -> int:
+    """Bytes of the flags of so many bytes of parts, on each rank."""
+    return round_up(4 * flags_of(ranks, parts_bytes // (ranks - 1) // _LEAST_PART_BYTES), WIDEST_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class PartsMemory:
-    """The memory by which the kernels of all ranks add up. received: the address of what each rank receives, with room
-    for so many bytes; flags: of the pieces that this rank receives, SHARED_PIECES for each rank; sent: memory of this
-    rank, of at least so many bytes."""
+    """The memory by which the kernels of all ranks add up, by its addresses on each rank. flags: in so many bytes,
+    which are 0 in the beginning; received: parts, in so many bytes. sent: memory of this rank, of at least so many."""
 
+    flags: Sequence[int]
+    flag_bytes: int
     received: Sequence[int]
     room_bytes: int
-    flags: int
     sent: Callable[[int], Any]
 
 
 class SummedProducts(_Products):
-    """Products whose kernels add up over ranks, each of which keeps its rows: parts of other ranks' rows are left for
-    copy engines, and those of own rows are added when their flags are 1."""
+    """Products whose kernels add up over ranks, each of which keeps its rows: parts of other ranks' rows are stored
+    into their memory, and those of own rows are added when they are there."""
 
     def __init__(self, rows: Sequence[int], rank: int, memory: PartsMemory, options: Options, device: Any) -> None:
-        super().__init__(Shards(tuple(rows), rank, summed=True, pieces=SHARED_PIECES), options, device)
-        self._memory = memory
-        self.words: frozenset[tuple[tuple[int, ...], str]] = frozenset()
-        """The shapes of b, and what multiplies by them."""
-        self.parts: TileParts
-        """Of the product that was planned."""
-        self._counts = torch.zeros(SHARED_PIECES * len(rows), dtype=torch.int32, device=device)
+        super().__init__(Shards(tuple(rows), rank, summed=True), options, device)
+        self._memory, self._device = memory, device
+        self.words: frozenset[tuple[Any, ...]] = frozenset()
+        """The shapes of b, what multiplies by them, and by how many blocks: those of a number speak with each other."""
+        self._peers = [torch.tensor(one, dtype=torch.int64, device=device) for one in (memory.received, memory.flags)]
         self._sent: Any
+        self._sent_flags: Any
 
     def _planned(self, a: Any, b: Any) -> Plan:
-        plan = super()._planned(a, b)
+        plan, ranks = super()._planned(a, b), len(self._shards.rows)
         multiplied = plan.steps[0].multiplied
         assert multiplied is not None and isinstance(multiplied.config.kernel, WgmmaConfig)
         parts = TileParts.of(self._shards, multiplied.config.kernel, int(b.shape[1]), multiplied.gemm.out.bytes)
-        needed = parts.slot_bytes * (len(parts.tiles) - 1)
-        if needed > self._memory.room_bytes:
+        needed, blocks = parts.slot_bytes * (ranks - 1), plan.steps[0].launch.grid[0]
+        flags_fit = 4 * flags_of(ranks, parts.tiles) <= self._memory.flag_bytes and blocks <= MOST_BLOCKS
+        if needed > self._memory.room_bytes or not flags_fit:
             raise LaunchError(
                 f"A product of {tuple(a.shape)} by {tuple(b.shape)} has more parts of tiles than there is memory for: "
-                f"{needed} bytes in {self._memory.room_bytes}."
+                f"{needed} bytes in {self._memory.room_bytes}, and flags in {self._memory.flag_bytes}."
             )
-        self.parts, self._sent = parts, self._memory.sent(needed)
-        self.words |= {(tuple(b.shape)[1:], plan.words)}
+        self._sent = self._memory.sent(needed)
+        self._sent_flags = torch.zeros((ranks - 1) * parts.tiles, dtype=torch.int32, device=self._device)
+        self.words |= {(tuple(b.shape)[1:], plan.words, blocks)}
         return plan
 
     def start(self, number: int, a: Any, b: Any, out: Any, stream: int) -> None:
         """Start the product on a stream, by its address. out: own rows of the sum. Raises as `plan`."""
-        plan, received = self.plan(number, a, b), self._memory.received[self._shards.rank]
+        plan, (received, flags) = self.plan(number, a, b), self._peers
         behind = self._shards.starts[self._shards.rank] * b.shape[1] * out.element_size()
         told = {
             Place.A: a.data_ptr(),
             Place.B: b.data_ptr(),
-            Place.OUT: out.data_ptr() - behind if out.numel() else received,  # the kernel counts all rows
+            Place.OUT: out.data_ptr() - behind if out.numel() else self._sent.data_ptr(),  # the kernel counts all rows
             Place.SHARD_STARTS: self._starts.data_ptr(),
             Place.SENT_PARTS: self._sent.data_ptr(),
-            Place.RECEIVED_PARTS: received,
-            Place.SENT_COUNTS: self._counts.data_ptr(),
-            Place.RECEIVED_FLAGS: self._memory.flags,
+            Place.SENT_FLAGS: self._sent_flags.data_ptr(),
+            Place.RANK_SUMS: received.data_ptr(),
+            Place.RANK_FLAGS: flags.data_ptr(),
         }
         _run(plan, stream, told)
-
-    def count(self, keeper: int, piece: int) -> tuple[int, int]:
-        """The address of the count of a piece of a rank's rows, and the count when it is done."""
-        _, tiles = self.parts.piece(keeper, piece)
-        return self._counts.data_ptr() + 4 * (piece * len(self.parts.tiles) + keeper), tiles
-
-    def copy(self, keeper: int, piece: int) -> tuple[int, int, int]:
-        """How a piece travels to the rank that keeps it: to and from which address, and how many bytes."""
-        parts, rank = self.parts, self._shards.rank
-        first, tiles = parts.piece(keeper, piece)
-        behind = first * parts.tile_bytes
-        to = self._memory.received[keeper] + slot_of(rank, keeper) * parts.slot_bytes + behind
-        source = self._sent.data_ptr() + slot_of(keeper, rank) * parts.slot_bytes + behind
-        return to, source, tiles * parts.tile_bytes
 
 
 class Exchanges:

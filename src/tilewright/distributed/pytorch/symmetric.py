@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
+from tilewright.distributed.pytorch.scales import Asked, Scales
 from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, PartsMemory, SummedProducts
 from tilewright.distributed.timeline import (
     DATA,
@@ -26,7 +27,6 @@ from tilewright.distributed.timeline import (
     Lane,
     Multiply,
     Rows,
-    Send,
     Signal,
     Step,
 )
@@ -34,6 +34,7 @@ from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.scaled import ScaledOptions, compute_scaled
 from tilewright.kernels.exchange import flags_of
 from tilewright.runtime.driver import driver_answer
 from tilewright.units import round_up
@@ -54,7 +55,7 @@ _LAST: dict[Any, tuple[Any, Any]] = {}
 
 
 def exchange_flag_bytes(ranks: int) -> int:
-    """Bytes at the start of the data, for flags of blocks where threads exchange rows."""
+    """Bytes at the start of the data, for flags of blocks where threads exchange rows; as many for their scales."""
     return round_up(4 * flags_of(ranks), _PAGE)
 
 
@@ -69,7 +70,7 @@ class Workspace:
         import torch.distributed._symmetric_memory as symmetric
 
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.room_bytes = round_up(room_bytes, 1 << 21)
+        self.room_bytes, self.zeroed_bytes = round_up(room_bytes, 1 << 21), zeroed_bytes
         size = _PAGE + self.room_bytes
         self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
         self._handle = symmetric.rendezvous(self.memory, group.group_name)
@@ -122,6 +123,7 @@ class Call:
     a: Any
     b: Sequence[Any]
     results: Sequence[Any]
+    scales: Scales | None = None
 
 
 Action = Callable[[Call, int], None]
@@ -145,22 +147,24 @@ class Instruction:
 
 class Program:
     """The steps of a kind of call. matrices: of the buffers that are the same in all calls. adding: the options of a
-    product with a `c`. rows: of each rank."""
+    product with a `c`. rows: of each rank. scaled_rows: whether each row of A has a scale of its own."""
 
     def __init__(
         self,
         workspace: Workspace,
         steps: Sequence[Step],
         matrices: dict[Buffer, Any],
-        options: Options,
+        options: Asked,
         adding: Options,
         rows: Sequence[int],
+        scaled_rows: bool = False,
     ) -> None:
         from cuda.bindings import driver
 
         self.workspace, self._driver = workspace, driver
         self._matrices = matrices
         self._options, self._adding, self._rows = options, adding, tuple(rows)
+        self._scaled_rows = scaled_rows
         self._is_shared = any(isinstance(step, Multiply) and step.shared for step in steps)
         self._steps, self._instructions = steps, list[Instruction]()
         waited = {number for step in steps for number in step.after}
@@ -225,13 +229,6 @@ class Program:
                 return [_wait_and_reset(driver, workspace.flag(workspace.rank, step.peer, step.channel))]
             case Signal():
                 return [_write(driver, workspace.flag(step.peer, workspace.rank, step.channel), 1)]
-            case Send():
-                tell = _write(driver, workspace.flag(step.peer, workspace.rank, DATA + step.piece), 1)
-                address, count = self._summed.count(step.peer, step.piece)
-                if not count:  # behind the last tile
-                    return [tell]
-                to, source, size = self._summed.copy(step.peer, step.piece)
-                return [_wait_and_reset(driver, address, count), self._copy(to, lambda call: source, size), tell]
             case _:
                 return [self._action(step)]
 
@@ -265,6 +262,12 @@ class Program:
         workspace.finish(caller, capturing)
 
     @property
+    def _plain(self) -> Options:
+        """Options of products without scales."""
+        assert isinstance(self._options, Options)
+        return self._options
+
+    @property
     def shared_words(self) -> frozenset[Any]:
         """Which kernels add up over ranks: shapes of b, and plans in words; of a program that is prepared."""
         return self._summed.words if self._is_shared else frozenset()
@@ -274,21 +277,34 @@ class Program:
         """Products that wait for rows of each rank, by the flags that are also waited for in streams."""
         workspace = self.workspace
         flags, device = workspace.flag(workspace.rank, 0, DATA), workspace.memory.device
-        return ArrivingProducts(self._rows, workspace.rank, flags, self._options, device)
+        return ArrivingProducts(self._rows, workspace.rank, flags, self._plain, device)
 
     @cached_property
     def _summed(self) -> SummedProducts:
-        """Products that add up over ranks in the kernels, by the flags that are also waited for in streams."""
+        """Products that add up over ranks in the kernels, by flags of their own at the start of the data."""
         workspace = self.workspace
-        received, flags = [base + _PAGE for base in workspace.bases], workspace.flag(workspace.rank, 0, DATA)
-        memory = PartsMemory(received, workspace.room_bytes, flags, workspace.partial)
-        return SummedProducts(self._rows, workspace.rank, memory, self._options, workspace.memory.device)
+        flags, flag_bytes = [base + _PAGE for base in workspace.bases], workspace.zeroed_bytes
+        received, room_bytes = [address + flag_bytes for address in flags], workspace.room_bytes - flag_bytes
+        memory = PartsMemory(flags, flag_bytes, received, room_bytes, workspace.partial)
+        return SummedProducts(self._rows, workspace.rank, memory, self._plain, workspace.memory.device)
 
     @cached_property
     def _exchanges(self) -> Exchanges:
         workspace = self.workspace
-        flags = [base + _PAGE for base in workspace.bases]
-        received = [address + exchange_flag_bytes(workspace.ranks) for address in flags]
+        received = [base + _PAGE + workspace.zeroed_bytes for base in workspace.bases]
+        return self._exchanges_of(received, 0)
+
+    @cached_property
+    def _exchanges_of_scales(self) -> Exchanges:
+        """Of the scales of gathered rows, by flags of their own."""
+        workspace = self.workspace
+        behind = self._matrices[Buffer.SCALES].data_ptr() - workspace.bases[workspace.rank]
+        return self._exchanges_of([base + behind for base in workspace.bases], exchange_flag_bytes(workspace.ranks))
+
+    def _exchanges_of(self, received: list[int], behind: int) -> Exchanges:
+        """behind: bytes in front of the flags."""
+        workspace = self.workspace
+        flags = [base + _PAGE + behind for base in workspace.bases]
         return Exchanges(self._rows, workspace.rank, received, flags, workspace.memory.device)
 
     def _action(self, step: Copy | Add | Multiply | Exchange) -> Action:
@@ -305,13 +321,21 @@ class Program:
 
     def _exchanged(self, step: Exchange, elsewhere: bool) -> Action:
         """elsewhere: the kernel is loaded, and no peer is waited for."""
-        source, target, exchanges = self._place(step.source), self._place(step.target), self._exchanges
+        source, target = self._place(step.source), self._place(step.target)
+        gathers_scales = not step.summed and isinstance(self._options, ScaledOptions)
+        of_scales = self._exchanges_of_scales if gathers_scales else None
+
+        def exchanged(exchanges: Exchanges, rows: Any, out: Any, stream: int) -> None:
+            if elsewhere:
+                exchanges.plan(rows, step.summed)
+            else:
+                exchanges.start(rows, out, stream)
 
         def exchange(call: Call, stream: int) -> None:
-            if elsewhere:
-                exchanges.plan(source(call, 0), step.summed)
-            else:
-                exchanges.start(source(call, 0), target(call, 0) if step.summed else None, stream)
+            exchanged(self._exchanges, source(call, 0), target(call, 0) if step.summed else None, stream)
+            if of_scales is not None:
+                assert call.scales is not None
+                exchanged(of_scales, call.scales.a, None, stream)
 
         return exchange
 
@@ -345,7 +369,9 @@ class Program:
                     arriving.start(number, source(call, 0), b, target(call, number), stream, waits=not elsewhere)
 
             return multiply_arriving
-        added, options, adding = [self._place(rows) for rows in step.added], self._options, self._adding
+        if isinstance(self._options, ScaledOptions):
+            return self._scaled_product(step, self._options)
+        added, options, adding = [self._place(rows) for rows in step.added], self._plain, self._adding
 
         def multiply(call: Call, stream: int) -> None:
             rows = source(call, 0)
@@ -359,6 +385,22 @@ class Program:
 
         return multiply
 
+    def _scaled_product(self, step: Multiply, options: ScaledOptions) -> Action:
+        """By scales of its rows, or of the rank whose rows they are, which has the place of the first of them."""
+        source, target, gathered = self._place(step.source), self._place(step.target), step.source.buffer
+        first, scaled_rows = step.source.first, self._scaled_rows
+        kept = step.source.count if scaled_rows else 1
+
+        def multiply(call: Call, stream: int) -> None:
+            rows, scales = source(call, 0), call.scales
+            assert scales is not None
+            place = scales.a if gathered is Buffer.A else self._matrices[Buffer.SCALES]
+            of_rows = scales.a if gathered is Buffer.A and not scaled_rows else place[first : first + kept]
+            for number, (b, scale) in enumerate(zip(call.b, scales.b, strict=True)):
+                compute_scaled(LIBRARY, (rows, b, of_rows, scale, None, target(call, number)), options)
+
+        return multiply
+
     def _copied(self, step: Copy) -> Action:
         workspace, matrix = self.workspace, self._matrices[step.target.buffer]
         width = matrix.shape[1] * matrix.element_size()
@@ -366,10 +408,34 @@ class Program:
         if step.peer is not None:
             to += workspace.bases[step.peer] - workspace.bases[workspace.rank]
         offset, size = step.source.first * width, step.source.count * width
+        if step.source.buffer is Buffer.A and isinstance(self._options, ScaledOptions):
+            return self._copied_with_scales(step, to, size)
         if step.source.buffer is Buffer.A:
             return self._copy(to, lambda call: call.a.data_ptr() + offset, size)
         start = self._matrices[step.source.buffer].data_ptr() + offset
         return self._copy(to, lambda call: start, size)
+
+    def _copied_with_scales(self, step: Copy, target: int, size: int) -> Action:
+        """All own rows, and then their scales, or the one of the rank in the place of the first."""
+        workspace, scales = self.workspace, self._matrices[Buffer.SCALES]
+        assert step.peer is not None and not step.source.first
+        behind = workspace.bases[step.peer] - workspace.bases[workspace.rank]
+        place = scales.data_ptr() + 4 * step.target.first + behind
+
+        def scales_of_a(call: Call) -> int:
+            assert call.scales is not None
+            return int(call.scales.a.data_ptr())
+
+        copies = (
+            self._copy(target, lambda call: call.a.data_ptr(), size),
+            self._copy(place, scales_of_a, 4 * (step.source.count if self._scaled_rows else 1)),
+        )
+
+        def start(call: Call, stream: int) -> None:
+            for copy in copies:
+                copy(call, stream)
+
+        return start
 
     def _copy(self, target: int, source: Callable[[Call], int], size_bytes: int) -> Action:
         copy, success = self._driver.cuMemcpyAsync, self._driver.CUresult.CUDA_SUCCESS
@@ -405,12 +471,12 @@ def _timeout_s(group: Any, device: Any) -> float:
     return float(timeout.total_seconds())
 
 
-def _wait_and_reset(driver: Any, address: int, value: int = 1) -> list[Any]:
-    """Operations of a stream: wait until a word has a value, then write 0."""
+def _wait_and_reset(driver: Any, address: int) -> list[Any]:
+    """Operations of a stream: wait until a word is 1, then write 0."""
     wait = driver.CUstreamBatchMemOpParams()
     wait.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
     wait.waitValue.address = driver.CUdeviceptr(address)
-    wait.waitValue.value = driver.cuuint32_t(value)
+    wait.waitValue.value = driver.cuuint32_t(1)
     wait.waitValue.flags = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     return [wait, *_write(driver, address, 0)]
 

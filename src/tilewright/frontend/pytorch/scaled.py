@@ -41,7 +41,7 @@ def _of_plain(arrays: Arrays, options: ScaledOptions) -> Any:
     given = [array for array in arrays if array is not None]
     if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
         return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
-    return at_once(lambda: _computed(arrays, options), *given)
+    return at_once(lambda: compute_scaled_plain(arrays, options), *given)
 
 
 _LEAST = 4
@@ -67,7 +67,7 @@ def computed_with_function(arrays: Arrays, options: ScaledOptions) -> Any:
     )
 
 
-def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
+def compute_scaled_plain(arrays: Arrays, options: ScaledOptions) -> Any:
     try:
         result = compute_scaled(LIBRARY, arrays, options)
     except HostMemory:
@@ -112,7 +112,7 @@ def _along(scale: Any, dimension: int) -> Any:
 def _scaled(
     a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None, out_dtype: Any = None, fast: bool = False
 ) -> Any:
-    return _computed((a, b, scale_a, scale_b, bias, None), scaled_options(out_dtype, fast))
+    return compute_scaled_plain((a, b, scale_a, scale_b, bias, None), scaled_options(out_dtype, fast))
 
 
 def _shaped(

@@ -1,0 +1,115 @@
+"""What a user's call becomes: results, and their gradients, which are products over ranks as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright import extras
+from tilewright.distributed.pytorch import collectives
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.products import computed, known_of
+from tilewright.distributed.pytorch.scales import Asked, scales_asked
+from tilewright.errors import ProblemError
+from tilewright.frontend.options import Options, options_of
+from tilewright.frontend.pytorch.plain import compute_plain
+
+torch: Any = extras.require("torch", "Multiplying on several GPUs")
+dist: Any = torch.distributed
+
+
+def called(
+    name: str, a: Any, b: Any, group: Any, options: Asked, rows: Sequence[int] | None, scale_a: Any, scale_b: Any
+) -> Any:
+    """`all_gather_matmul` or `matmul_reduce_scatter`, by its name: a tensor for one b, a list for a sequence of
+    them."""
+    several = not isinstance(b, torch.Tensor) and isinstance(b, Sequence)
+    given = tuple(b) if several else (b,)
+    group, rows = _group(name, group), None if rows is None else tuple(map(int, rows))
+    scales = scales_asked(given, scale_a, scale_b)
+    if scales is not None:
+        results: Sequence[Any] = computed(name, a, given, group, options, rows, scales=scales)
+    elif torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (a, *given)):
+        function = _Gathering if name == GATHER else _Scattering
+        results = function.apply(group, options, rows, a, *given)
+    else:
+        results = computed(name, a, given, group, options, rows)
+    return list(results) if several else results[0]
+
+
+def _group(name: str, group: Any) -> Any:
+    if not dist.is_available() or not dist.is_initialized():
+        raise ProblemError(
+            f"{name} needs a process group, and torch.distributed is not initialised.",
+            hint="call torch.distributed.init_process_group first, and start with torchrun.",
+        )
+    if group is None:
+        return dist.group.WORLD
+    if dist.get_rank(group) < 0:
+        raise ProblemError(f"{name}: this rank is not a member of the group.")
+    return group
+
+
+def _forward(kind: str, ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+    """The results, with what the gradients need kept."""
+    results = computed(kind, a, b, group, options, rows)
+    ctx.rows = known_of(kind, a, b, group, options, rows).agreed.rows
+    ctx.save_for_backward(a, *b)
+    ctx.group, ctx.options = group, options
+    return tuple(results)
+
+
+class _Gathering(torch.autograd.Function):  # type: ignore[misc]
+    """The gradient of the shard is a product that is scattered; those of b are products with the gathered rows."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+        return _forward(GATHER, ctx, group, options, rows, a, *b)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        a, *b = ctx.saved_tensors
+        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
+        needs = ctx.needs_input_grad[3:]
+        for_a, for_b = None, [None] * len(b)
+        if needs[0]:
+            (for_a,) = computed(SCATTER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+        if any(needs[1:]):
+            whole = collectives.gathered(a, ctx.rows, ctx.group).T
+            for_b = [_product(whole, y, options) if need else None for y, need in zip(own, needs[1:], strict=True)]
+        return (None, None, None, for_a, *for_b)
+
+
+class _Scattering(torch.autograd.Function):  # type: ignore[misc]
+    """The gradient of a is a product whose rows are gathered; those of b are products with the gathered gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+        return _forward(SCATTER, ctx, group, options, rows, a, *b)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        a, *b = ctx.saved_tensors
+        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
+        needs = ctx.needs_input_grad[3:]
+        for_a, for_b = None, [None] * len(b)
+        if needs[0]:
+            (for_a,) = computed(GATHER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+        for number, gradient in enumerate(own):
+            if needs[1 + number]:
+                for_b[number] = _product(a.T, collectives.gathered(gradient, ctx.rows, ctx.group), options)
+        return (None, None, None, for_a, *for_b)
+
+
+def _backwards(options: Options) -> Options:
+    """What the products of gradients ask: results of the operands' format."""
+    return options_of(1.0, None, None, options.precision, None, options.fixed_order, None, False)
+
+
+def _beside(matrices: Sequence[Any]) -> Any:
+    """Matrices side by side: a product with them sums over the columns of all."""
+    return matrices[0] if len(matrices) == 1 else torch.cat(tuple(matrices), 1)
+
+
+def _product(a: Any, b: Any, options: Options) -> Any:
+    return compute_plain(a, b, None, None, None, options)

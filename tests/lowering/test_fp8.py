@@ -10,6 +10,8 @@ import pytest
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import FormatError, LoweringError, ProblemError, ScheduleError
 from tilewright.ir.accumulators import accumulator_of
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.mma import MmaConfig
@@ -65,6 +67,26 @@ def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) ->
         operands, result(gemm, replace({**KINDS, **OF_WARPS}[kind], promote_every=every), operands), promote_every=every
     )
     assert verdict.ok, verdict.message
+
+
+HELD = WgmmaConfig((128, 256, 128), consumers=2, stages=2, swap_ab=True, subtile=64)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize(("config", "held"), [(HELD, True), (replace(HELD, tile=(208, 128, 128)), False)])
+def test_under_swap_ab_a_thread_has_its_vectors_before_it_stores(config: WgmmaConfig, held: bool, beta: float) -> None:
+    """Of more columns than it has registers for it reads each again and again."""
+    gemm = replace(problem(250, 504, 272, E4M3, "m", "n", bias=True), beta=beta)
+    built = build(gemm, config.schedule(gemm))
+    for name in ("scale_m", "scale_n", "bias"):
+        loads = [
+            stmt.dst.buffer.name
+            for _, stmt in walk(built.kernel.body)
+            if isinstance(stmt, Move) and stmt.src.buffer.name == f"{name}_vector"
+        ]
+        assert loads == ([f"{name}_held"] if held else [f"{name}_value"] * (1 if beta == 0 else 2))
+    operands = make_operands(gemm)
+    assert check(operands, result(gemm, config, operands)).ok
 
 
 @pytest.mark.cross_section("scale", "dtype", every=4)

@@ -37,8 +37,9 @@ CHUNK_COLUMNS = 16
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
 
-Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int], Body]
-"""finished(first, place, sums, reads_addend, width): finished neighbours of C from `place` on into registers from
+Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int, Expr], Body]
+"""finished(first, place, sums, reads_addend, width, register): finished neighbours of C from `place` on, whose sums a
+thread has from that register on, into registers from
 `first` on, and the stores of what is written beside them; sums(element): of each."""
 
 _ROWS = 2
@@ -109,7 +110,7 @@ class BlockScales(SubtileGeometry):
         scale = self._at(block, register // 2 % _ROWS)
 
         def finished(
-            first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int
+            first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads: bool, width: int, own: Expr
         ) -> Body:
             element: Expr = Var(ELEMENT) if width > 1 else ZERO
             here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
@@ -179,7 +180,7 @@ class BlockScales(SubtileGeometry):
         larger = Assign(Ref(largest, (half,)), Binary(Op.MAX, Load(largest, (half,)), magnitude))
         return (
             Alloc(value),
-            *finished(Ref(value, (ZERO,)), place, totals, reads, 2),
+            *finished(Ref(value, (ZERO,)), place, totals, reads, 2, held),
             For(ELEMENT, Const(2), (keep, larger), unroll=True),
         )
 

@@ -1,10 +1,10 @@
-"""How many rows of tiles are visited together, column by column: as many as ask memory for the operands least often.
+"""How many rows of tiles are visited together, column by column: those with which memory is asked for least.
 
-Blocks that run at once take their tiles of C from some rows of tiles, the strip, and as many columns as that leaves. All
-go through k at the same pace, so what the strip and these columns have of A and B is read once while it is in the L2.
-Where the L2 holds that until the next columns are reached, the strip of A is read once and B once for each strip; else
-both are read anew, which a square costs least. H200, e4m3, 8192^3, 128 x 192 in ping-pong, clusters of two along m:
-strips of 2048 rows take 707 us, of 4096 729, of 8192 764 (record 0065).
+Blocks that run at once take their tiles of C from some rows of tiles, the strip, and as many columns as that leaves.
+All go through k at the same pace, so what the strip and these columns have of A and B is read once while it is in the
+L2. Where the L2 holds that until the next columns are reached, the strip of A is read once and B once for each strip;
+else both are read anew, which a square costs least. H200, e4m3, 8192^3, 128 x 192 in ping-pong, clusters of two along
+m: strips of 2048 rows take 707 us, of 4096 729, of 8192 764 (record 0065).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS = (16, 8, 4, 2)
 """Of tiles, or of clusters of them, the most first."""
 
 _KEPT_IN_L2 = 0.6
-"""Share of the L2 that is found there when it is asked for again: it has two parts, and a copy of some lines in each."""
+"""Share of the L2 that is found there when it is asked for again: it has two parts, and some lines in both."""
 
 
 def rows_together(c: Any, gemm: Gemm, spec: DeviceSpec) -> Column:

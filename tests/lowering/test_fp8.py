@@ -70,23 +70,39 @@ def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) ->
 
 
 HELD = WgmmaConfig((128, 256, 128), consumers=2, stages=2, swap_ab=True, subtile=64)
+HOLDERS = {
+    "swap-AB": (HELD, {"scale_m", "scale_n", "bias"}),
+    "swap-AB, many columns": (replace(HELD, tile=(208, 128, 128)), {"scale_n", "bias"}),
+    "two consumers": (replace(HELD, swap_ab=False, subtile=32, stages=3), {"scale_m"}),
+    "ping-pong": (replace(TILE, tile=(128, 64, 128), consumers=2, ping_pong=True, subtile=32), {"scale_m"}),
+}
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-@pytest.mark.parametrize(("config", "held"), [(HELD, True), (replace(HELD, tile=(208, 128, 128)), False)])
-def test_under_swap_ab_a_thread_has_its_vectors_before_it_stores(config: WgmmaConfig, held: bool, beta: float) -> None:
-    """Of more columns than it has registers for it reads each again and again."""
+@pytest.mark.parametrize("name", HOLDERS)
+def test_a_thread_has_what_belongs_to_its_rows_before_it_stores(name: str, beta: float) -> None:
+    """And to its columns, under swap-AB, where it has registers for them; else it reads them again and again."""
+    config, held = HOLDERS[name]
     gemm = replace(problem(250, 504, 272, E4M3, "m", "n", bias=True), beta=beta)
     built = build(gemm, config.schedule(gemm))
-    for name in ("scale_m", "scale_n", "bias"):
-        loads = [
+    for operand in ("scale_m", "scale_n", "bias"):
+        loads = {
             stmt.dst.buffer.name
             for _, stmt in walk(built.kernel.body)
-            if isinstance(stmt, Move) and stmt.src.buffer.name == f"{name}_vector"
-        ]
-        assert loads == ([f"{name}_held"] if held else [f"{name}_value"] * (1 if beta == 0 else 2))
+            if isinstance(stmt, Move) and stmt.src.buffer.name == f"{operand}_vector"
+        }
+        assert loads == {f"{operand}_held" if operand in held else f"{operand}_value"}
     operands = make_operands(gemm)
     assert check(operands, result(gemm, config, operands)).ok
+
+
+def test_a_scale_of_a_whole_operand_is_read_once_a_tile() -> None:
+    gemm = problem(64, 128, 128, E4M3, "a", "b")
+    built = build(gemm, TILE.schedule(gemm))
+    loads = [
+        s.dst.buffer.name for _, s in walk(built.kernel.body) if isinstance(s, Move) and "scale" in s.src.buffer.name
+    ]
+    assert loads == ["scale_a_held", "scale_b_held"]
 
 
 @pytest.mark.cross_section("scale", "dtype", every=4)

@@ -48,6 +48,7 @@ from tilewright.lowering.epilogue_plan import (
     finished_sum,
 )
 from tilewright.lowering.epilogue_results import ResultStore
+from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
@@ -240,12 +241,12 @@ class Epilogue:
         totals: Callable[[Expr], tuple[Expr, ...]],
         reads_addend: bool,
         width: int,
-        register: Expr,
+        own: Own,
     ) -> Body:
         """Finished neighbours into registers from `first` on, what they read loaded before, and what is written beside
         them stored."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        load, read = self._reads(place, width, held.kept(register))
+        load, read = self._reads(place, width, held.kept(*own))
         addend: Expr | None = None
         if reads_addend:
             old = value_buffer("C_old", self.program.gemm.out, width)

@@ -197,18 +197,10 @@ class SubtileStore(SubtileGeometry):
         def totals(element: Expr) -> tuple[Expr, ...]:
             return sums.results({**digits, FRAGMENT: first + number + element})
 
-        own = self._fragment_number(digits) * self.fragment.registers + first + number
-        body = finished(Ref(value, (number,)), source, totals, reads, width, own)
+        body = finished(Ref(value, (number,)), source, totals, reads, width, (digits, first + number))
         if count > width:
             body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
         return (Alloc(value), *body)
-
-    def _fragment_number(self, digits: dict[str, Expr]) -> Expr:
-        """Of a fragment along C's contiguous dimension."""
-        number: Expr = ZERO
-        for axis in self.contiguous_digits:
-            number = number * (axis.extent or 1) + digits[axis.name]
-        return number
 
     def _put_matrices(self, subtile: Subtile, chunk: Expr, columns: int, value: Ref) -> Body:
         """Four or two matrices, 16 rows by 16 or 8 columns of a fragment; a lane addresses one row of one."""

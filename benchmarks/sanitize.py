@@ -1,6 +1,9 @@
 """Every rung in every format under compute-sanitizer: memcheck, racecheck and initcheck, each in a process of its own.
 
     python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json [LADDER ...]
+    python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json calls
+
+`calls`: those of the library that `sanitized_calls.py` makes, through PyTorch, in place of a ladder.
 
 The problem has edges in all three dimensions, and a C that is read. What a tool finds, it prints; the record says how
 many kernels ran, how many results were wrong, and the summary of each tool.
@@ -23,6 +26,7 @@ from subprocess import PIPE
 from typing import Any
 
 import numpy as np
+from sanitized_calls import watched_calls
 
 from tilewright.bench.records import this_run
 from tilewright.errors import LoweringError, ScheduleError, TilewrightError
@@ -34,6 +38,7 @@ from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.toolchain import Build, build, verify_on_gpu
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
+CALLS = "calls"
 SIZE = (131, 197, 77)
 LARGE = (1537, 3072, 200)
 """More tiles of any rung than run at once on an H200: persistent blocks have several."""
@@ -46,7 +51,7 @@ def kernels(ladders: list[str]) -> Iterator[Build]:
     """Each rung in each format that it multiplies, A and B row-major, or B column-major where a rung takes only that;
     where it copies elements of 2 bytes without TMA, also with unaligned leading dimensions of A and B and of A alone,
     and tile after tile where its blocks are persistent."""
-    for rung in (rung for name in ladders for rung in LADDERS[name]):
+    for rung in (rung for name in ladders if name != CALLS for rung in LADDERS[name]):
         for name in FORMATS:
             for b in (Order.ROW, Order.COL):
                 odd = rung.gemm(*SIZE, alpha=0.5, beta=-1.0, **{**format_options(name), "b": b})
@@ -84,7 +89,7 @@ def _whole(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def run_all(ladders: list[str]) -> int:
-    """What a tool watches: every kernel once, its result held against float64."""
+    """What a tool watches: every kernel or call once, its result held against float64."""
     gpu, cache, ran, wrong = open_gpu(), CubinCache(), 0, 0
     for built in kernels(ladders):
         try:
@@ -96,6 +101,11 @@ def run_all(ladders: list[str]) -> int:
         if problem:
             wrong += 1
             print(f"WRONG {built.name} {format_name(built.gemm)}: {problem}")
+    for name, apart in watched_calls() if CALLS in ladders else ():
+        ran += 1
+        if not apart <= 1:
+            wrong += 1
+            print(f"WRONG {name}: {apart:.3g} of what is allowed")
     print(json.dumps({"kernels": ran, "wrong": wrong}))
     return 1 if wrong else 0
 
@@ -143,7 +153,7 @@ def keep(out: Path, record: dict[str, Any]) -> None:
 
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join(LADDERS))
+    asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join([*LADDERS, CALLS]))
     asked.add_argument("--out", type=Path, help="the record, to which runs of other ladders belong too")
     asked.add_argument("--seconds", type=float, default=540.0, help="of each tool; all run at once")
     asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
@@ -153,6 +163,8 @@ def main() -> int:
     if told.run:
         return run_all(told.ladders)
     compile_all(told.ladders, open_gpu().arch)
+    if CALLS in told.ladders and subprocess.run([sys.executable, __file__, "--run", CALLS]).returncode:
+        asked.exit(1, "calls are wrong with no tool\n")
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds), TOOLS))
     record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}

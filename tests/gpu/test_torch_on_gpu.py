@@ -302,6 +302,20 @@ def test_groups_of_fp8_with_scales(kind: str, rows: list[int]) -> None:
     assert torch.equal(result[:first], captured[:first])
 
 
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="needs Hopper")
+@pytest.mark.parametrize("scale", [0.01, 1.0, 40.0])
+def test_results_of_fp8_are_rounded_as_by_cublas(scale: float) -> None:
+    """Sums may differ in their last bits, and so may results that lie between two codes; 40: most are too large."""
+    a, b = (torch.randn(rows, 4096, device="cuda").to(torch.float8_e4m3fn) for rows in (256, 512))
+    a[3, 5] = float("nan")
+    scales = torch.full((1,), scale, device="cuda"), torch.full((1,), 0.7, device="cuda")
+    theirs = torch._scaled_mm(a, b.T, *scales)
+    with route_torch() as routed:
+        ours = torch._scaled_mm(a, b.T, *scales)
+    assert routed.calls == 1 and theirs.dtype is ours.dtype is torch.float8_e4m3fn
+    assert ours[3].isnan().all() and (theirs.view(torch.uint8) == ours.view(torch.uint8)).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("ends", [[-5, 40, 2**31 - 1], [50, 30, 80], [2**31 - 1, -(2**31), 30]], ids=str)
 def test_offsets_that_are_none_have_a_result(ends: list[int]) -> None:
     a = torch.randn(120, 256, device="cuda", dtype=torch.bfloat16)

@@ -53,6 +53,7 @@ ROUTED: dict[str, Callable[[], Any]] = {
     "row": lambda: torch._scaled_mm(A, B, ROWS, COLUMNS, out_dtype=BF16, use_fast_accum=True),
     "bias": lambda: torch._scaled_mm(A, B, ONE, TWO, bias=BIAS, out_dtype=BF16),
     "f32": lambda: torch._scaled_mm(A, B, ONE, TWO, out_dtype=torch.float32),
+    "FP8": lambda: torch._scaled_mm(A, B, ONE, TWO),
     "out": lambda: into(A, B, ONE, TWO, out_dtype=BF16),
     "scaled_mm tensor": lambda: functional.scaled_mm(A, B, ONE, TENSOR, TWO, TENSOR),
     "scaled_mm row": lambda: functional.scaled_mm(A, B, ROWS, ROW, COLUMNS, ROW, output_dtype=torch.float32),
@@ -95,12 +96,17 @@ def test_products_with_scales_are_routed(name: str) -> None:
     assert (routed.calls, routed.declined) == (1, {}), name
     row, column = (ROWS, COLUMNS) if "row" in name or "columns" in name else (ONE, TWO)
     exact = A.double() @ B.double() * row * column + (BIAS if name == "bias" else 0)
-    assert found.dtype == (torch.float32 if name in ("f32", "scaled_mm row") else BF16)
-    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2)
+    kinds = {"f32": torch.float32, "scaled_mm row": torch.float32, "FP8": torch.float8_e4m3fn}
+    assert found.dtype == kinds.get(name, BF16)
+    if name == "FP8":
+        assert torch.equal(found.float(), exact.to(torch.float8_e4m3fn).float())
+    torch.testing.assert_close(found.double(), exact, rtol=7e-2 if name == "FP8" else 2e-2, atol=2e-2)
 
 
 DECLINED: dict[str, tuple[Callable[[], Any], str]] = {
-    "FP8 out": (lambda: torch._scaled_mm(A, B, ONE, TWO), "a result of float8_e4m3fn"),
+    "FP8 out of rows": (lambda: torch._scaled_mm(A, B, ROWS, COLUMNS), "a result of float8_e4m3fn"),
+    "e5m2 out": (lambda: torch._scaled_mm(A, B, ONE, TWO, out_dtype=torch.float8_e5m2), "a result of float8_e5m2"),
+    "scaled result": (lambda: torch._scaled_mm(A, B, ONE, TWO, scale_result=ONE), "a scale of the result"),
     "e5m2 alone": (
         lambda: torch._scaled_mm(A.to(torch.float8_e5m2), B.to(torch.float8_e5m2), ONE, TWO, out_dtype=BF16),
         "float8_e5m2 by float8_e5m2",

@@ -10,6 +10,8 @@ import pytest
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import FormatError, LoweringError, ProblemError, ScheduleError
 from tilewright.ir.accumulators import accumulator_of
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.mma import MmaConfig
@@ -65,6 +67,42 @@ def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) ->
         operands, result(gemm, replace({**KINDS, **OF_WARPS}[kind], promote_every=every), operands), promote_every=every
     )
     assert verdict.ok, verdict.message
+
+
+HELD = WgmmaConfig((128, 256, 128), consumers=2, stages=2, swap_ab=True, subtile=64)
+HOLDERS = {
+    "swap-AB": (HELD, {"scale_m", "scale_n", "bias"}),
+    "swap-AB, many columns": (replace(HELD, tile=(208, 128, 128)), {"scale_n", "bias"}),
+    "two consumers": (replace(HELD, swap_ab=False, subtile=32, stages=3), {"scale_m"}),
+    "ping-pong": (replace(TILE, tile=(128, 64, 128), consumers=2, ping_pong=True, subtile=32), {"scale_m"}),
+}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_a_thread_has_what_belongs_to_its_rows_before_it_stores(name: str, beta: float) -> None:
+    """And to its columns, under swap-AB, where it has registers for them; else it reads them again and again."""
+    config, held = HOLDERS[name]
+    gemm = replace(problem(250, 504, 272, E4M3, "m", "n", bias=True), beta=beta)
+    built = build(gemm, config.schedule(gemm))
+    for operand in ("scale_m", "scale_n", "bias"):
+        loads = {
+            stmt.dst.buffer.name
+            for _, stmt in walk(built.kernel.body)
+            if isinstance(stmt, Move) and stmt.src.buffer.name == f"{operand}_vector"
+        }
+        assert loads == {f"{operand}_held" if operand in held else f"{operand}_value"}
+    operands = make_operands(gemm)
+    assert check(operands, result(gemm, config, operands)).ok
+
+
+def test_a_scale_of_a_whole_operand_is_read_once_a_tile() -> None:
+    gemm = problem(64, 128, 128, E4M3, "a", "b")
+    built = build(gemm, TILE.schedule(gemm))
+    loads = [
+        s.dst.buffer.name for _, s in walk(built.kernel.body) if isinstance(s, Move) and "scale" in s.src.buffer.name
+    ]
+    assert loads == ["scale_a_held", "scale_b_held"]
 
 
 @pytest.mark.cross_section("scale", "dtype", every=4)

@@ -18,6 +18,7 @@ from tests.lowering.work_items import (
 )
 from tilewright.dtypes import BF16, E4M3
 from tilewright.errors import LaunchError, LoweringError
+from tilewright.frontend.ragged import spans_of
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.kernel import MOST_GROUPS, Variant
 from tilewright.ir.visit import walk
@@ -186,6 +187,27 @@ def test_offsets_that_are_none_leave_no_matrix(kind: str, ends: str) -> None:
         one = Operands(part, whole.a[rows], each[group], whole.c)
         verdict = check(one, BF16.decode(run.c[rows].reshape(10, 64)))
         assert verdict.ok, (number, verdict.message)
+
+
+def test_a_group_is_empty_before_an_end_that_another_warp_has_read() -> None:
+    gemm = Gemm(120, 64, 64, BF16, out=BF16)
+    built = replace(build(gemm, schedule_at(gemm, KINDS["from registers"])), problems=Problems.GROUPED_M)
+    ends = [0] * 20 + [70] + [50] * 14 + [60, 20, 80, 90, 120]
+    spans = spans_of(ends, 120)
+    used = [group for group, rows in enumerate(spans) if rows.stop > rows.start]
+    assert used == [20, 38, 39]  # those between begin before 70, also the one that ends at 80
+    whole = make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).b for seed in range(len(ends))]
+    operands = Operands(gemm, whole.a, np.concatenate(each), whole.c)
+    batching = {"B_step": 64 * 64, "groups": len(ends)}
+    run = built.simulate(operands, batching=batching, group_ends=ends, resident_blocks=3, listeners=())
+    for group in used:
+        rows = spans[group]
+        elements = slice(64 * rows.start, 64 * rows.stop)
+        count = rows.stop - rows.start
+        one = Operands(replace(gemm, m=count), whole.a[elements], each[group], whole.c)
+        verdict = check(one, BF16.decode(run.c[elements].reshape(count, 64)))
+        assert verdict.ok, (group, verdict.message)
 
 
 @pytest.mark.parametrize("ends", WRONG_ENDS)

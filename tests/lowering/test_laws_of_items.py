@@ -26,7 +26,7 @@ from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLE
 from tilewright.lowering.narrow_accesses import through_registers
 from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, OWNER, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import raster
-from tilewright.lowering.scheduler import CountedItem, Item
+from tilewright.lowering.scheduler import CountedItem, Item, at_work
 from tilewright.lowering.spare_warps import Team, teams
 
 TILE = 4
@@ -87,6 +87,14 @@ def test_an_item_finds_its_group_by_the_rows_of_tiles_before_it(
         first = capacity * (before + group) if counted else sum((earlier + sizes)[: before + group])
         found = [thread.names[one.name] for one in (PROBLEM, M_FIRST, M_SIZE)]
         assert found == [before + group, first, sizes[group]] and not any(thread.unused.values())
+
+
+@given(st.integers(0, 5000), st.integers(1, 132))
+def test_no_more_blocks_have_items_of_groups_than_finish_in_as_few_rounds(count: int, launched: int) -> None:
+    found = Thread({}).value(at_work(Const(count), Const(launched)))
+    assert 1 <= found <= launched
+    assert -(-count // found) == -(-count // launched)
+    assert found == 1 or -(-count // (found - 1)) > -(-count // launched)
 
 
 @pytest.mark.parametrize("threads", [32, 128, 384, 512])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,7 @@ from tilewright.planning.packing import Alignment, Packing
 from tilewright.planning.plan import Role
 from tilewright.planning.ragged import reads_groups_by_tma
 from tilewright.planning.ranking import Priced, Ranking, estimate_us
+from tilewright.planning.raster import rows_together
 from tilewright.planning.stack import Groups, Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
@@ -160,14 +162,15 @@ def test_groups_that_tma_reads() -> None:
     assert not reads_groups_by_tma(whole, device("A100 SXM 80 GB"))
 
 
-@pytest.mark.parametrize(("k", "halved"), [(10_240, False), (10_304, True)])
-def test_rows_of_tiles_whose_strips_the_l2_does_not_hold_are_visited_by_half_as_many(k: int, halved: bool) -> None:
-    """16 rows of tiles of 128 rows of bf16 are 40 MiB at k = 10240."""
-    gemm = Gemm(8192, 4096, k, BF16, b=Order.COL, out=BF16)
-    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", 4096 * k))
-    found = [config.kernel for config in ragged._by_tma(request, H200)]
-    rows = {one.m: one.raster_rows for one in found if isinstance(one, WgmmaConfig)}
-    assert rows[64] == 16 and rows[128] == (8 if halved else 16) and rows[256] == 8
+def test_strips_of_groups_are_those_of_a_group() -> None:
+    gemm = Gemm(8192, 4096, 8192, BF16, b=Order.COL, out=BF16)
+    for count in (1, 8):
+        request = Request(gemm, alignment_of(gemm), groups=Groups(count, "m", 4096 * 8192))
+        found = [config.kernel for config in ragged._by_tma(request, H200)]
+        of_group = replace(gemm, m=8192 // count)
+        told = [(one.raster_rows, rows_together(one, of_group, H200)) for one in found if isinstance(one, WgmmaConfig)]
+        assert told and all(rows == best for rows, best in told)
+        assert ({rows for rows, _ in told} == {16}) is (count == 8)
 
 
 @pytest.mark.parametrize(("c", "staged"), [(16, True), (8, False)])

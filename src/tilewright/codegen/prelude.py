@@ -13,6 +13,7 @@ from tilewright.codegen.conversions import format_prelude
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.codegen.unpack_prelude import unpack_prelude
 from tilewright.errors import LoweringError
+from tilewright.ir.expr import Op
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
@@ -104,6 +105,22 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
+COMBINES_UP = {Op.ADD: "add_from_below", Op.MAX: "larger_from_below"}
+"""The function that combines the registers of two lanes of a warp."""
+
+
+def _from_below(op: Op, ptx: str, does: str) -> str:
+    return (
+        f"// {does} what the lane `apart` below holds, where there is one.\n"
+        f"__device__ __forceinline__ void {COMBINES_UP[op]}(int& place, int apart) {{\n"
+        '    asm volatile("{ .reg .pred there; .reg .s32 below; "\n'
+        '                 "shfl.sync.up.b32 below|there, %0, %1, 0, 0xffffffff; @there '
+        f'{ptx} %0, %0, below; }}"\n'
+        '                 : "+r"(place) : "r"(apart));\n'
+        "}"
+    )
+
+
 _UNIFORM = f"""\
 // The number in [0, 1) of an element in column first + element, by Philox4x32-10; neighbours share its four words.
 __device__ __forceinline__ float uniform(float seed, float offset, int row, int first, int element) {{
@@ -154,6 +171,8 @@ PASSED_TABLE = "PassedTable"
 PRELUDE: dict[str, str] = {
     "apart": _APART,
     "uniform": _UNIFORM,
+    COMBINES_UP[Op.ADD]: _from_below(Op.ADD, "add.s32", "Adds"),
+    COMBINES_UP[Op.MAX]: _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
     PASSED_TABLE: f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
     **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
     **format_prelude(),

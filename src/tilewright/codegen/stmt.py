@@ -16,7 +16,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async, load_streaming
+from tilewright.codegen.prelude import COMBINES_UP, copy_async, load_streaming
 from tilewright.codegen.scalars import declarations
 from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
@@ -138,6 +138,9 @@ class BodyPrinter:
                 yield Line(depth, f"{self._collective(stmt)};")
             case ShuffleAdd():
                 place = self._expr.place(stmt.place)
+                if stmt.up:
+                    yield Line(depth, f"{self._expr.call(COMBINES_UP[stmt.op], place, str(stmt.mask))};")
+                    return
                 other = f"__shfl_xor_sync(0xffffffffu, {place}, {stmt.mask})"
                 combined = f"{place} += {other}" if stmt.op is Op.ADD else f"{place} = fmaxf({place}, {other})"
                 yield Line(depth, f"{combined};")

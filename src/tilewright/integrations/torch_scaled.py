@@ -113,7 +113,7 @@ def scaled_mm_v2(
 def _product(
     block: Routed, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, kind: Any, fast: bool, out: Any
 ) -> Any:
-    why = _why_not(a, b, bias, kind)
+    why = _why_not(a, b, bias, kind, whole=scale_a.numel() == scale_b.numel() == 1)
     if why:
         return block.decline(why)
     arrays = (a, b, scale_a, scale_b, bias, out)
@@ -188,11 +188,12 @@ def _unless_refused(block: Routed, ours: Callable[[], Any]) -> Any:
     return result
 
 
-def _why_not(a: Any, b: Any, bias: Any, kind: Any) -> str:
-    """Why PyTorch shall have a product, in few words; empty where we take it."""
+def _why_not(a: Any, b: Any, bias: Any, kind: Any, *, whole: bool) -> str:
+    """Why PyTorch shall have a product, in few words; empty where we take it. whole: with scales of tensors, beside
+    which cuBLAS makes e4m3, rounded to nearest, the largest number of what is larger, as we do."""
     if a.dtype not in _FP8 or b.dtype not in _FP8 or a.dtype is b.dtype is torch.float8_e5m2:
         return f"{a.dtype} by {b.dtype}".replace("torch.", "")
-    if kind not in _RESULTS:
+    if kind not in _RESULTS and not (kind is torch.float8_e4m3fn and whole and bias is None):
         return f"a result of {kind}".replace("torch.", "")
     if a.shape[1] != b.shape[0] or a.shape[1] % MULTIPLE or b.shape[1] % MULTIPLE:
         return "sizes that PyTorch does not take"

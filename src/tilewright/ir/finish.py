@@ -91,6 +91,8 @@ class Computed:
                 return Select(_is_least(a, b), a, b)
             case Operation.MAXIMUM:
                 return Select(_is_least(b, a), a, b)
+            case Operation.TIMES if isinstance(a, Binary) and (a.op, a.a) == (Op.MUL, ALPHA):
+                return Binary(Op.MUL, a.b, Binary(Op.MUL, ALPHA, b))  # once for all elements with that factor
             case _:
                 return Binary(_OPS[operation], a, b)
 

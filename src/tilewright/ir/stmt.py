@@ -259,13 +259,14 @@ class ShuffleAdd:
     larger of the two.
 
     mask: a power of two below 32. Both lanes of a pair take the same two numbers, so they get the same bits. op: ADD or
-    MAX.
+    MAX. up: of the lane `mask` below (shfl.sync.up) where there is one, of int: five make the sum up to each lane.
     """
 
     place: Ref
     mask: int
     origin: str = ""
     op: Op = Op.ADD
+    up: bool = False
 
 
 Stmt = Union[  # noqa: UP007

@@ -238,8 +238,9 @@ def _check_collective(stmt: Stmt, scope: _Scope, after: str) -> None:
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype.bytes > 4:
                 _fail(after, stmt, "words are transposed in registers")
         case ShuffleAdd():
-            if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype is not F32:
-                _fail(after, stmt, "lanes exchange registers of f32")
+            exchanged = I32 if stmt.up else F32
+            if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype is not exchanged:
+                _fail(after, stmt, f"lanes exchange registers of {exchanged}")
             if stmt.mask not in SHUFFLE_MASKS:
                 _fail(after, stmt, f"no lane of a warp is {stmt.mask} apart by one bit")
             if stmt.op not in (Op.ADD, Op.MAX):

@@ -17,10 +17,11 @@ four fragments each lane takes the rows of one: 16 bytes to store at once, witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import gcd
+from types import MappingProxyType
 
 from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
@@ -36,6 +37,7 @@ from tilewright.ir.visit import variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.copies import store_tile
+from tilewright.lowering.epilogue_held import HeldVectors
 from tilewright.lowering.epilogue_plan import (
     ADDEND,
     EpiloguePlan,
@@ -46,6 +48,7 @@ from tilewright.lowering.epilogue_plan import (
     finished_sum,
 )
 from tilewright.lowering.epilogue_results import ResultStore
+from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
@@ -53,7 +56,10 @@ from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, over
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
-from tilewright.problem.values import Added
+from tilewright.problem.values import Added, AddedName
+
+NOTHING_KEPT: Mapping[AddedName, Expr] = MappingProxyType({})
+"""Of what an epilogue reads, in registers before."""
 
 
 def as_format(value: Expr, dtype: DType) -> Expr:
@@ -174,11 +180,14 @@ class Epilogue:
             body = (*body, Alloc(value), *assign, *store)
         return body
 
-    def _reads(self, place: Ref, width: int) -> tuple[Body, Callable[[Expr], Leaves]]:
-        """Loads of the operands for `width` neighbours of C from `place` on, and what each of these takes of them."""
+    def _reads(
+        self, place: Ref, width: int, kept: Mapping[AddedName, Expr] = NOTHING_KEPT
+    ) -> tuple[Body, Callable[[Expr], Leaves]]:
+        """Loads of the operands for `width` neighbours of C from `place` on, and what each of these takes of them.
+        kept: what registers have of them already."""
         body: Body = ()
         held: list[tuple[Added, Buffer]] = []
-        for operand in self.plan.outputs[0].reads:
+        for operand in (one for one in self.plan.outputs[0].reads if one.name not in kept):
             dtype = operand.dtype or self.program.gemm.out
             alike = operand.single or operand.along == self.program.gemm.operand("C").strided
             value = value_buffer(operand.name, dtype, 1 if alike else width)
@@ -201,6 +210,7 @@ class Epilogue:
                 element_of(operand).name: as_f32(Load(value, (element if value.elements > 1 else ZERO,)))
                 for operand, value in held
             }
+            found |= {element_of(one).name: kept[one.name] for one in self.plan.outputs[0].reads if one.name in kept}
             return found | self._place_leaves(place, element) if self.program.gemm.epilogue.has_draws else found
 
         return body, leaves
@@ -224,12 +234,19 @@ class Epilogue:
         return dict(zip((leaf.name for leaf in PLACE), (row + down, column, along), strict=True))
 
     def _finished(
-        self, first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int
+        self,
+        held: HeldVectors,
+        first: Ref,
+        place: Ref,
+        totals: Callable[[Expr], tuple[Expr, ...]],
+        reads_addend: bool,
+        width: int,
+        own: Own,
     ) -> Body:
         """Finished neighbours into registers from `first` on, what they read loaded before, and what is written beside
         them stored."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        load, read = self._reads(place, width)
+        load, read = self._reads(place, width, held.kept(*own))
         addend: Expr | None = None
         if reads_addend:
             old = value_buffer("C_old", self.program.gemm.out, width)
@@ -306,7 +323,9 @@ class Epilogue:
     def store(self, sums: Sums) -> Body:
         plan = self.plan
         if plan.subtiles:
-            return SubtileStore(self.program, plan, sums, self.exact).body(self._by_beta, self._finished)
+            held = HeldVectors(self.program, plan, sums, self._vectors)
+            finished = partial(self._finished, held)
+            return (*held.load(), *SubtileStore(self.program, plan, sums, self.exact).body(self._by_beta, finished))
         if plan.tile is not None:
             return self._store_block_tile(sums, plan.tile)
         if plan.rearrangement is Rearrangement.QUAD_SHUFFLE:

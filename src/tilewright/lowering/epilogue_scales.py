@@ -8,7 +8,7 @@ filled they are multiplied by the inverse of the scale, which stays in a registe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,8 +37,12 @@ CHUNK_COLUMNS = 16
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
 
-Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int], Body]
-"""finished(first, place, sums, reads_addend, width): finished neighbours of C from `place` on into registers from
+Own = tuple[Mapping[str, Expr], Expr]
+"""The digits of a fragment that the thread holds a part of, but for those of loops, and one of its registers there."""
+
+Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int, Own], Body]
+"""finished(first, place, sums, reads_addend, width, own): finished neighbours of C from `place` on, whose sums a thread
+has in a fragment of its own, into registers from
 `first` on, and the stores of what is written beside them; sums(element): of each."""
 
 _ROWS = 2
@@ -109,7 +113,7 @@ class BlockScales(SubtileGeometry):
         scale = self._at(block, register // 2 % _ROWS)
 
         def finished(
-            first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int
+            first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads: bool, width: int, own: Own
         ) -> Body:
             element: Expr = Var(ELEMENT) if width > 1 else ZERO
             here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
@@ -177,7 +181,7 @@ class BlockScales(SubtileGeometry):
         larger = Assign(Ref(largest, (half,)), Binary(Op.MAX, Load(largest, (half,)), magnitude))
         return (
             Alloc(value),
-            *finished(Ref(value, (ZERO,)), place, totals, reads, 2),
+            *finished(Ref(value, (ZERO,)), place, totals, reads, 2, (digits, held)),
             For(ELEMENT, Const(2), (keep, larger), unroll=True),
         )
 

@@ -195,7 +195,7 @@ class SubtileStore(SubtileGeometry):
         def totals(element: Expr) -> tuple[Expr, ...]:
             return sums.results({**digits, FRAGMENT: first + number + element})
 
-        body = finished(Ref(value, (number,)), source, totals, reads, width)
+        body = finished(Ref(value, (number,)), source, totals, reads, width, (digits, first + number))
         if count > width:
             body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
         return (Alloc(value), *body)

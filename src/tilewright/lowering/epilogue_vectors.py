@@ -49,7 +49,8 @@ class EpilogueVectors:
         """Tiles of C whose vectors are held: one for each warpgroup in ping-pong."""
         return 1 if self.program.specialized is None else self.program.specialized.ping_pong
 
-    def _dtype(self, operand: Added) -> DType:
+    def dtype(self, operand: Added) -> DType:
+        """Of a vector's elements."""
         return operand.dtype or self.program.gemm.out
 
     def _buffer(self, operand: Added) -> Buffer:
@@ -58,7 +59,7 @@ class EpilogueVectors:
         return Buffer(
             f"{operand.name}_vector",
             Space.SHARED,
-            self._dtype(operand),
+            self.dtype(operand),
             shape,
             ("slot", f"{operand.along}_in_tile"),
             note="read by the epilogue",
@@ -106,7 +107,7 @@ class EpilogueVectors:
         buffer, dim = self._buffer(operand), operand.along
         count = self.program.block_tile(dim)
         steps = ceil_div(count, team.threads)
-        value = value_buffer(operand.name, self._dtype(operand), steps)
+        value = value_buffer(operand.name, self.dtype(operand), steps)
         at = team.thread + Var(_STEP) * team.threads
         exists = binary(Op.LT, at, count) if count % team.threads else None
         here = digit_sum(tile_digits(self.program, dim)) + at

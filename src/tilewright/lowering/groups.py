@@ -25,13 +25,17 @@ from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both
 from tilewright.ir.kernel import CAPACITY, FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.program import WARP_LANES
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
 from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.problem.gemm import Dim
 from tilewright.units import ceil_div
 
 TABLE = Buffer("rows_of_tiles", Space.SHARED, I32, (MOST_GROUPS,), ("group",), "up to and including each group")
 TOTAL = Var("rows_of_all_groups")
+_WARPS = MOST_GROUPS // WARP_LANES
+"""Numbers that the groups of a warp have together."""
+
 _ENDS = Buffer(GROUP_ENDS, Space.GLOBAL, I32, ())
 _COUNTS = Buffer(GROUP_COUNTS, Space.GLOBAL, I32, ())
 
@@ -80,22 +84,35 @@ class GroupsAlongM:
 
     def prepare(self) -> Body:
         """All threads of a block: the table, and how many rows of tiles there are in all."""
-        total, rows = _register("group_total"), Buffer("group_rows", Space.REGISTER, I32, (self._passes,))
-        here = Ref(rows, (Var("group_pass"),))
+        names = ("begins", "length", "largest", "rows")
+        first, length, largest, rows = (Buffer(f"group_{name}", Space.REGISTER, I32, (self._passes,)) for name in names)
+        here = (Var("group_pass"),)
+
+        def load(group: Expr, _: Expr | None) -> Body:
+            loads, begins, ends = self._span(group, "own")
+            before = Select(binary(Op.LT, 0, group), Load(first, here), ZERO)  # where the group before ends
+            checked = () if self.counted else (Assign(Ref(first, here), begins), Assign(Ref(largest, here), before))
+            return (*loads, *checked, Assign(Ref(length, here), _length(begins, ends)))
+
+        def count(group: Expr, _: Expr | None) -> Body:
+            ascends = None if self.counted else binary(Op.LE, Load(largest, here), Load(first, here))
+            own = Load(length, here) if ascends is None else Select(ascends, Load(length, here), ZERO)
+            return (Assign(Ref(rows, here), self.rows_of(own)),)
 
         def store(group: Expr, inside: Expr | None) -> Body:
-            return (Move(Ref(TABLE, (group,)), here, guard=inside),)
+            return (Move(Ref(TABLE, (group,)), Ref(rows, here), guard=inside),)
 
-        largest = (*self._each(self._own_end), *self._scan(Op.MAX), Barrier("the largest ends up to each group"))
+        registers = (length, rows) if self.counted else (first, length, largest, rows)
         return (
-            *(() if self.counted else largest),
-            Alloc(rows),
-            *self._each(lambda group, inside: self._own_rows(here, group, inside)),
-            *(() if self.counted else (Barrier("all have read the largest ends"),)),
+            *map(Alloc, registers),
+            *self._each(load),
+            *(() if self.counted else self._scan(largest, Op.MAX, 0)),
+            *self._each(count),
+            *self._scan(rows, Op.ADD, _WARPS),
+            Barrier("all have read what is before them"),
             *self._each(store),
-            *self._scan(Op.ADD),
             Barrier("the rows of tiles are counted"),
-            Alloc(total),
+            Alloc(total := _register("group_total")),
             Move(Ref(total, (ZERO,)), Ref(TABLE, (GROUPS - 1,)), guard=binary(Op.LT, 0, GROUPS)),
             Let(TOTAL.name, _value(total)),
         )
@@ -110,27 +127,6 @@ class GroupsAlongM:
         inside = binary(Op.LT, group, MOST_GROUPS) if MOST_GROUPS % self.threads else None
         return (For("group_pass", Const(self._passes), one(group, inside), unroll=True),)
 
-    def _own_end(self, group: Expr, inside: Expr | None) -> Body:
-        load, end = _end_of(FIRST_GROUP + group, "own_end", "m", binary(Op.LT, group, GROUPS))
-        value = _register("group_end")
-        assign = Assign(Ref(value, (ZERO,)), end)
-        return (*load, Alloc(value), assign, Move(Ref(TABLE, (group,)), Ref(value, (ZERO,)), guard=inside))
-
-    def _own_rows(self, rows: Ref, group: Expr, inside: Expr | None) -> Body:
-        """Rows of tiles of a group; none where it begins before the largest end of those before it."""
-        load, first, last = self._span(group, "group")
-        if self.counted:
-            return (*load, Assign(rows, self.rows_of(_length(first, last))))
-        largest = _register("largest_end")
-        there = both(binary(Op.LT, 0, group), inside)
-        ascends = binary(Op.LE, _value(largest), first)
-        return (
-            *load,
-            Alloc(largest),
-            Move(Ref(largest, (ZERO,)), Ref(TABLE, (group - 1,)), guard=there),
-            Assign(rows, self.rows_of(Select(ascends, _length(first, last), ZERO))),
-        )
-
     def _span(self, group: Expr, of: str) -> tuple[Body, Expr, Expr]:
         """As `_span_of`; of groups with counts, which are limited to the capacity."""
         if not self.counted:
@@ -141,42 +137,25 @@ class GroupsAlongM:
         limited = binary(Op.MIN, binary(Op.MAX, _value(count), 0), CAPACITY)
         return (Alloc(count), load), first, first + limited
 
-    def _scan(self, op: Op) -> Body:
-        """Each entry becomes the sum, or the largest, of those up to it."""
-        stmts: list[Stmt] = []
-        apart = 1
-        while apart < MOST_GROUPS:
-            stmts.append(If(binary(Op.LT, apart, GROUPS), self._combine(op, apart)))
-            apart *= 2
-        return tuple(stmts)
+    def _scan(self, values: Buffer, op: Op, first: int) -> Body:
+        """Each group's number becomes the sum of those up to it, or the largest: within warps, then of those before,
+        whose numbers meet in the table. first: of its entries for that."""
+        here, warp = Ref(values, (Var("group_pass"),)), Var("warp_of_groups")
+        before = _register("warps_before")
 
-    def _combine(self, op: Op, apart: int) -> Body:
-        """Each entry with that of `apart` groups before it."""
-        found = Buffer(f"{'sum' if op is Op.ADD else 'largest'}_of_{2 * apart}", Space.REGISTER, I32, (self._passes,))
-        before = _register("entry_before")
-        number = Var("group_pass")
+        def within(group: Expr, inside: Expr | None) -> Body:
+            last = both(binary(Op.EQ, group % WARP_LANES, WARP_LANES - 1), inside)
+            powers = (1 << bit for bit in range(WARP_LANES.bit_length() - 1))
+            steps = (ShuffleAdd(here, apart, origin=values.name, op=op, up=True) for apart in powers)
+            return (*steps, Move(Ref(TABLE, (first + group // WARP_LANES,)), here, guard=last))
 
-        def load(group: Expr, inside: Expr | None) -> Body:
-            here = Ref(found, (number,))
-            there = both(binary(Op.LE, apart, group), inside)
-            both_of_them = Binary(op, Load(found, (number,)), _value(before))
-            return (
-                Move(here, Ref(TABLE, (group,)), guard=inside),
-                Alloc(before),
-                Move(Ref(before, (ZERO,)), Ref(TABLE, (group - apart,)), guard=there),
-                Assign(here, both_of_them),
-            )
+        def across(group: Expr, _: Expr | None) -> Body:
+            is_before = binary(Op.LT, warp, group // WARP_LANES)
+            combined = Assign(here, Binary(op, Load(values, here.index), _value(before)))
+            load = Move(Ref(before, (ZERO,)), Ref(TABLE, (first + warp,)), guard=is_before)
+            return (For(warp.name, (GROUPS + WARP_LANES - 1) // WARP_LANES, (Alloc(before), load, combined)),)
 
-        def store(group: Expr, inside: Expr | None) -> Body:
-            return (Move(Ref(TABLE, (group,)), Ref(found, (number,)), guard=inside),)
-
-        return (
-            Barrier("all have their entries"),
-            Alloc(found),
-            *self._each(load),
-            Barrier("all have read"),
-            *self._each(store),
-        )
+        return (*self._each(within), Barrier("all warps have told theirs"), *self._each(across))
 
     def find(self, item: Expr, columns: Expr) -> tuple[Body, Expr]:
         """Names the group of an item, and where its rows are; the number of its tile in the group."""

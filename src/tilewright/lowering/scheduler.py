@@ -62,6 +62,10 @@ class TileScheduler:
         return cls(program.walk, program.problems, program.split_k, program.raster, cluster_size(program))
 
 
+_AT_WORK = "blocks_at_work"
+"""The name of how many blocks, or clusters, have items."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """A work item in the statements of a role. number: how many items its block has done before."""
@@ -198,8 +202,11 @@ class Scheduler:
         return extent_of(self.program, self.program.loop(self.program.pipelined.loop))
 
     def prepare(self) -> Body:
-        """What all threads of a block do before its items are located."""
-        return self._groups.prepare() if self.plan.problems.along_m else ()
+        """What all threads of a block do before its items are located. Of groups, whose items no host has counted, no
+        more blocks have some than finish in as few rounds."""
+        if not self.plan.problems.along_m:
+            return ()
+        return (*self._groups.prepare(), Let(_AT_WORK, at_work(self.count, self._launched)))
 
     @property
     def _groups(self) -> GroupsAlongM:
@@ -213,7 +220,8 @@ class Scheduler:
             first, behind = self._range
             tiles = binary(Op.DIV, behind - 1, self._k_tiles_of_all) - binary(Op.DIV, first, self._k_tiles_of_all) + 1
             return Select(binary(Op.LT, first, behind), tiles, ZERO)
-        return strided_count(self._stride, self._own, self.count)
+        strided = strided_count(self._stride, self._own, self.count)
+        return Select(binary(Op.LT, self._own, self._stride), strided, ZERO) if self.plan.problems.along_m else strided
 
     def is_last(self, item: Item) -> Expr | None:
         """Whether the running block has no item behind this one; None where it has one item."""
@@ -264,8 +272,13 @@ class Scheduler:
         return Var("blockIdx.x") // self.plan.cluster if by_cluster else Var("blockIdx.x")
 
     @property
-    def _stride(self) -> Expr:
+    def _launched(self) -> Expr:
+        """Blocks of the grid, or clusters."""
         return Var("gridDim.x") // self.plan.cluster
+
+    @property
+    def _stride(self) -> Expr:
+        return Var(_AT_WORK) if self.plan.problems.along_m else self._launched
 
     def numbered(self, number: Expr) -> Expr:
         """The number of the item that the running block comes to after `number` others; not below `count`: there is
@@ -396,6 +409,12 @@ class Scheduler:
 def ceil_div_by(a: Expr, b: Expr) -> Expr:
     """`ceil(a / b)` for a value known when the kernel is launched."""
     return binary(Op.DIV, a + b - 1, b)
+
+
+def at_work(count: Expr, launched: Expr) -> Expr:
+    """The fewest blocks that finish so many equal items in as few rounds as all that were launched; one of none."""
+    rounds = binary(Op.MAX, ceil_div_by(count, launched), 1)
+    return binary(Op.MAX, ceil_div_by(count, rounds), 1)
 
 
 def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:

@@ -23,6 +23,15 @@ LANE, SUBTILE = Var(GROUP_LANE), Var("subtile")
 """Of the running thread within its warpgroup; the running epilogue subtile."""
 
 
+def digits_of(number: Expr, axes: tuple[Axis, ...]) -> dict[str, Expr]:
+    """The digits of a number, the first of them the most significant."""
+    found: dict[str, Expr] = {}
+    for axis in reversed(axes):
+        found[axis.name] = number % (axis.extent or 1) if axis is not axes[0] else number
+        number = number // (axis.extent or 1)
+    return found
+
+
 @dataclass(frozen=True)
 class SubtileGeometry:
     """Where the elements of a warpgroup's epilogue subtiles lie: in registers, in shared memory, in C."""
@@ -75,11 +84,7 @@ class SubtileGeometry:
 
     def split(self, number: Expr) -> dict[str, Expr]:
         """The digits of the fragment of this number along C's contiguous dimension."""
-        found: dict[str, Expr] = {}
-        for axis in reversed(self.contiguous_digits):
-            found[axis.name] = number % (axis.extent or 1) if axis is not self.contiguous_digits[0] else number
-            number = number // (axis.extent or 1)
-        return found
+        return digits_of(number, self.contiguous_digits)
 
     # -- stages -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from tilewright.planning.cost import moving
 from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.packing import finishes
 from tilewright.planning.ranking import estimate_us, ranked
+from tilewright.planning.raster import visited
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Shards
 from tilewright.winners.plan_config import PlanConfig
@@ -36,7 +37,7 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
         if gemv is not None and gemv_us < time_us:
             yield gemv_us, gemv
             gemv = None
-        yield time_us, config
+        yield time_us, config if request.shards else visited(config, gemm, spec)  # ranks have an order of their own
     if gemv is not None:
         yield gemv_us, gemv
 

@@ -24,6 +24,7 @@ from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.ranking import ranked
+from tilewright.planning.raster import visited
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Accumulated, Added, Element, Value, with_leaves
@@ -56,7 +57,7 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
             hidden = getattr(half.kernel, "ping_pong", False)
             found.setdefault(half, time_us if hidden else time_us + exposed_us)
     for half, time_us in sorted(found.items(), key=lambda one: one[1]):
-        yield time_us, half
+        yield time_us, visited(half, gemm, spec)
 
 
 def _halved(config: PlanConfig, gemm: Gemm) -> PlanConfig | None:

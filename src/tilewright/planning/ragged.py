@@ -25,7 +25,7 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import joined, product
+from tilewright.kernels.spaces import joined, product, with_long_rows
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.model.time import predict_seconds
@@ -36,14 +36,12 @@ from tilewright.planning.cost import Around, plan_seconds
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import TMA_BYTES, Packing
 from tilewright.planning.plan import Place, Plan, Role, Step
+from tilewright.planning.raster import rows_together
 from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
-
-_STRIP_BYTES = 40 << 20
-"""Of A, that rows of tiles which are visited together read again and again: no more than the L2 holds beside B."""
 
 _NOMINAL = 256
 """A size in the place of any."""
@@ -99,8 +97,7 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     if formats.block_scales is not None:  # wherever they lie
         formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
     c = _candidates(formats, groups.along, staged, room, request.promote_every)
-    visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
-    c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
+    c = c.with_columns(raster_rows=rows_together(c, typical, spec))
     around = Around(Packing(), TMA_BYTES, TMA_BYTES, alignment.c, groups.count)
     seconds = sum(
         share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
@@ -136,7 +133,8 @@ def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:
     if along == "k":
         return ((1.0, typical),)
     if typical.m > _SMALL_GROUP:  # and a few tokens more make no other kernel
-        return ((1.0, replace(typical, m=round(typical.m / _ROWS) * _ROWS)),)
+        rows = round(typical.m / _ROWS) * _ROWS
+        return (0.75, replace(typical, m=rows)), (0.25, replace(typical, m=rows + _ROWS))
     return (0.75, typical), (0.25, replace(typical, m=typical.m + typical.m // 8 + 1))
 
 
@@ -183,12 +181,11 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
 
 def _fits_registers(c: Columns, along: str, gemm: Gemm) -> Any:
     """Whether the names of groups have registers beside the accumulators and the addresses of stores. Seen with NVRTC
-    13: of 3 consumers more than 80 accumulators, of 2 with per-thread stores more than 112, in ping-pong beside scales
-    more than 176, and clusters with either ping-pong or per-thread stores along k spill."""
+    13: of 3 consumers more than 80 accumulators, of 2 with per-thread stores more than 112, and clusters with either
+    ping-pong or per-thread stores along k spill."""
     clustered = c.cluster_m * c.cluster_n > 1
     staged = c.subtile > 0
-    of_ping_pong = 176 if gemm.epilogue.operands else 192
-    most = np.where(staged, np.where(c.ping_pong > 0, of_ping_pong, 128), 112)
+    most = np.where(staged, np.where(c.ping_pong > 0, 192, 128), 112)
     most = np.where(c.consumers > 2, 80, most)
     crowded = (along == "k") & clustered & ((c.ping_pong > 0) | ~staged)
     return (wgmma.accumulators_of(c) <= most) & ~crowded
@@ -200,7 +197,7 @@ def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
 
     def with_stages(count: int) -> Columns:
         one = c.with_columns(subtile_stages=np.full(len(c), count))
-        one = one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged)
+        one = with_long_rows(one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged), gemm)
         one = one.with_columns(stages=wgmma.deepest_ring(one, 1, gemm))
         return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one, gemm) > room))
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import F32, TF32, Array
+from tilewright.dtypes import F32, I32, TF32, Array
 from tilewright.ir.expr import Op
+from tilewright.ir.stmt import ShuffleAdd
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.context import Context, where
@@ -24,8 +25,12 @@ from tilewright.simulator.values import RegisterView
 TRANSPOSE_QUAD: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """Shuffles of a quad shuffle transpose: in each of two steps, two words to another lane."""
 
-SHUFFLE: Mapping[Op, Mapping[str, int]] = {Op.ADD: {"SHFL": 1, "FADD": 1}, Op.MAX: {"SHFL": 1, "FMNMX": 1}}
-"""What adds the register of another lane."""
+_COMBINES = {(Op.ADD, F32): "FADD", (Op.MAX, F32): "FMNMX", (Op.ADD, I32): "IADD3", (Op.MAX, I32): "VIMNMX"}
+
+
+def shuffle_opcodes(stmt: ShuffleAdd) -> Mapping[str, int]:
+    """What adds the register of another lane."""
+    return {"SHFL": 1, _COMBINES[stmt.op, stmt.place.buffer.dtype]: 1}
 
 
 def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
@@ -170,22 +175,23 @@ class QuadTransposeOp:
 
 @dataclass(slots=True)
 class ShuffleAddOp:
-    """Each lane adds what the lane holds whose number differs by `distance` in one bit, or takes the larger."""
+    """Each lane adds what another holds, or takes the larger: whose number differs in one bit, or the one below."""
 
     site: Site
     context: Context
     place: RegisterView
-    distance: int
-    op: Op
+    stmt: ShuffleAdd
 
     def __call__(self, convoy: Convoy) -> None:
         check_whole_warps(self.site, self.context, convoy)
-        held = self.place.read(convoy)
-        other = held[np.arange(convoy.warps.lanes) ^ self.distance]
-        total = self.context.arithmetic.binary(self.op, held, other, F32)
+        held, lanes, apart = self.place.read(convoy), np.arange(convoy.warps.lanes), self.stmt.mask
+        other = held[lanes - apart if self.stmt.up else lanes ^ apart]
+        total = self.context.arithmetic.binary(self.stmt.op, held, other, self.stmt.place.buffer.dtype)
+        if self.stmt.up:
+            total = np.where(lanes % WARP_THREADS < apart, held, total)
         put(self.place.of(convoy), total, None if convoy.mask is None else convoy.mask.lanes)
         self.place.mark(convoy)
-        self.context.tell_computed(self.site, convoy, SHUFFLE[self.op])
+        self.context.tell_computed(self.site, convoy, shuffle_opcodes(self.stmt))
 
 
 def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:

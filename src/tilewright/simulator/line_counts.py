@@ -27,7 +27,7 @@ from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import ROUND_PAIR, UNPACK, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
-from tilewright.simulator.collective import SHUFFLE, TRANSPOSE_QUAD, multiply_opcodes
+from tilewright.simulator.collective import TRANSPOSE_QUAD, multiply_opcodes, shuffle_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
 from tilewright.simulator.sites import Site
 
@@ -167,7 +167,7 @@ def _described(site: Site) -> _Described | None:
         case QuadTranspose():
             return _Described("arithmetic", TRANSPOSE_QUAD, stmt.place.buffer.name)
         case ShuffleAdd():
-            return _Described("arithmetic", SHUFFLE[stmt.op], stmt.place.buffer.name)
+            return _Described("arithmetic", shuffle_opcodes(stmt), stmt.place.buffer.name)
         case Assign():
             return _Described("arithmetic", operations_of(stmt.value), stmt.dst.buffer.name)
         case Barrier():

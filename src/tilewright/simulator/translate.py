@@ -275,7 +275,7 @@ class _Translator:
             case ShuffleAdd():
                 site = self._sites.add(path, stmt, names.loops)
                 place = self._values(site, names).view(stmt.place)
-                return [ShuffleAddOp(site, self._context, place, stmt.mask, stmt.op)]
+                return [ShuffleAddOp(site, self._context, place, stmt)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():

@@ -1,0 +1,110 @@
+"""How many rows of tiles are visited together: held against a cache that keeps what was asked for last."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+from planned import alignment_of
+
+from tests.frontend.test_gated import piece_of
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, E4M3, DType
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import estimated
+from tilewright.planning.raster import rows_together, visited
+from tilewright.planning.stack import Shards
+from tilewright.problem import Gemm, Order
+from tilewright.units import ceil_div
+from tilewright.winners.plan_config import PlanConfig
+
+H200 = device("H200")
+ROWS = (16, 8, 4, 2)
+TALL = WgmmaConfig((256, 128, 64), 1, cluster=(1, 2), raster_rows=16)
+PING_PONG = WgmmaConfig((128, 192, 64), ping_pong=True, cluster=(2, 1), raster_rows=16)
+
+
+def problem(m: int, n: int, k: int, dtype: DType = BF16) -> Gemm:
+    return Gemm(m, n, k, dtype, out=BF16, b=Order.COL)
+
+
+def read_bytes(config: WgmmaConfig, gemm: Gemm, rows: int) -> int:
+    """What memory is asked for, where waves of blocks visit tiles in order, and the L2 keeps six tenths of itself: what
+    was asked for last, by whole rows of A, columns of B, and tiles of C."""
+    high, wide = ceil_div(gemm.m, config.m), ceil_div(gemm.n, config.n)
+    strip = rows * config.cluster_m
+    order = [
+        (row, column)
+        for first in range(0, high, strip)
+        for column in range(wide)
+        for row in range(first, min(first + strip, high))
+    ]
+    sizes = {"A": config.m * gemm.k * gemm.dtype.bytes, "B": config.n * gemm.k * gemm.dtype.bytes}
+    sizes["C"] = config.m * config.n * gemm.out.bytes
+    kept: OrderedDict[tuple[str, object], int] = OrderedDict()
+    held = asked = 0
+    for first in range(0, len(order), H200.sm_count):
+        wave = order[first : first + H200.sm_count]
+        names = [("A", row) for row, _ in wave] + [("B", column) for _, column in wave] + [("C", tile) for tile in wave]
+        for name in dict.fromkeys(names):
+            if name not in kept:
+                held += sizes[name[0]]
+                asked += sizes[name[0]] * (name[0] != "C")
+            kept[name] = sizes[name[0]]
+            kept.move_to_end(name)
+        while held > 0.6 * H200.l2_bytes:
+            held -= kept.popitem(last=False)[1]
+    return asked
+
+
+@pytest.mark.parametrize(
+    "config", [TALL, PING_PONG, replace(PING_PONG, cluster=(1, 1)), replace(TALL, tile=(64, 256, 64))]
+)
+@pytest.mark.parametrize(
+    "gemm",
+    [
+        problem(8192, 8192, 8192, E4M3),
+        problem(8192, 8192, 8192),
+        problem(16384, 4096, 8192),
+        problem(4096, 28672, 4096),
+        problem(4096, 4096, 4096),
+        problem(1024, 14336, 4096),
+        problem(8192, 8192, 512),
+    ],
+    ids=str,
+)
+def test_no_other_number_of_rows_asks_for_much_less(gemm: Gemm, config: WgmmaConfig) -> None:
+    """In half a millisecond memory gives 2 GB: less than 70 MB are no reason."""
+    told = {rows: read_bytes(config, gemm, rows) for rows in ROWS}
+    assert told[int(rows_together(config, gemm, H200))] <= max(1.25 * min(told.values()), min(told.values()) + 70e6)
+
+
+@pytest.mark.parametrize(("k", "rows"), [(512, 16), (4096, 8), (8192, 8)])
+def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int) -> None:
+    """Of A and B are 64 MiB at k = 4096."""
+    plan = PlanConfig(PING_PONG)
+    found = visited(plan, problem(8192, 8192, k), H200)
+    assert found == replace(plan, kernel=replace(PING_PONG, raster_rows=rows))
+
+
+def test_tiles_that_are_visited_row_by_row_stay_so() -> None:
+    plan = PlanConfig(replace(PING_PONG, persistent=False, raster_rows=1))
+    assert visited(plan, problem(8192, 8192, 8192), H200) == plan
+
+
+def test_choices_visit_strips_but_where_ranks_have_an_order() -> None:
+    gemm = problem(8192, 8192, 8192)
+    request = Request(gemm, alignment_of(gemm))
+    assert all(plan == visited(plan, gemm, H200) for plan, _ in zip(estimated(request, H200), range(20), strict=False))
+    shared = replace(request, shards=Shards((4096, 4096), 0))
+    kernels = [plan.kernel for plan, _ in zip(estimated(shared, H200), range(20), strict=False)]
+    assert {one.raster_rows for one in kernels if isinstance(one, WgmmaConfig)} <= {1, 16}
+
+
+def test_gated_products_visit_strips_of_both_products() -> None:
+    gemm = piece_of(8192, 14336, 4096, BF16).request.gemm
+    two = replace(PING_PONG, tile=(128, 96, 64), accumulators=2)
+    wide = problem(8192, 2 * 14336, 4096)
+    assert rows_together(two, gemm, H200) == rows_together(PING_PONG, wide, H200) == 8

@@ -20,7 +20,6 @@ from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, sta
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reduction import row_of_parts
-from tilewright.units import ceil_div
 
 
 def space(kind: str, gemm: Gemm) -> Columns:
@@ -60,7 +59,6 @@ def _wgmma(gemm: Gemm) -> Columns:
     }
     c = _wgmma_tiles(gemm, options)
     c = c[(c.persistent == 0) | (c.raster_rows > 1)]
-    c = c.with_columns(evict_first=wgmma.read_once(c, ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)))
     return c[(c.subtile > 0) | (c.subtile_stages == 2)]
 
 

@@ -1,4 +1,5 @@
-"""What estimates of wgmma kernels say of the L2 and of sectors of C, and which families are priced beside them."""
+"""What estimates of wgmma kernels say of the L2, of sectors of C and of epilogues, and which families are priced beside
+them."""
 
 from __future__ import annotations
 
@@ -44,6 +45,28 @@ def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.Monk
     left = timed(table(*kernels), gemm).seconds
     assert before[0] > 1.05 * left[0]
     assert before[1:].tolist() == left[1:].tolist()
+
+
+@pytest.mark.parametrize("k", [64, 256, 1024, 8192])
+def test_two_consumers_in_turn_hide_the_shorter_of_sum_and_epilogue(k: int) -> None:
+    """A tile more takes half of a sum and an epilogue, or a sum, whichever is longer, and a little for both at once;
+    where no TMA stores C, warps do, and nothing is hidden so."""
+    kernel = replace(PLAIN, tile=(128, 192, 64), ping_pong=True, raster_rows=16)
+    c, fast = table(kernel), replace(H200, dram_gb_per_s=1e9)
+
+    def clocks_of_a_tile(columns: int) -> float:
+        few, many = (
+            wgmma_cost.timed(c, gemm, fast, (gemm.m, gemm.n, gemm.k)).seconds[0]
+            for gemm in (problem(128 * 132 * turns, columns, k, "bf16", "NT") for turns in (8, 16))
+        )
+        return float(many - few) * fast.tensor_clock_mhz * 1e6 / 8
+
+    gemm = problem(128, 192, k, "bf16", "NT")
+    told = wgmma_cost.with_clocks(c, gemm, fast)
+    sums, epilogue = k / 64 * timed(c, problem(128 * 264, 192, k, "bf16", "NT")).clocks[0], told.whole[0]
+    least = max(sums, (sums + epilogue) / 2)
+    assert least <= clocks_of_a_tile(192) <= least + 0.16 * sums
+    assert clocks_of_a_tile(191) > sums + 0.5 * epilogue
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])

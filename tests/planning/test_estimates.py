@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.candidates import candidates, table_of, with_options
+from tilewright.planning.candidates import candidates, other_options, table_of, with_options
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
@@ -147,6 +147,25 @@ def test_a_long_batch_does_not_start_under_the_kernel_before() -> None:
     for count, expected in ((1, True), (100, False)):
         found = with_options(candidates(gemm, spec, count)["wgmma"], gemm, spec, count)
         assert set(found.dependent_launch[found.persistent > 0].tolist()) == {expected}
+
+
+def test_the_best_kernels_are_priced_with_less_and_more_of_c_staged() -> None:
+    gemm = Gemm(8192, 8192, 512, BF16, out=BF16, b=Order.COL)
+    core = table_of("wgmma", gemm, device("H200"))
+    one_tile = (core.m == 128) & (core.n == 192) & (core.consumers == 2) & (core.persistent == 1)
+    alone = one_tile & (core.cluster_m * core.cluster_n == 1)
+    for ping_pong, expected in ((1, {(5, 32, 1), (4, 32, 2)}), (0, {(5, 32, 2), (4, 64, 2)})):
+        c = core[np.flatnonzero(alone & (core.ping_pong == ping_pong) & (core.swap_ab == 0))]
+        found, row = other_options(c, gemm, 1)
+        assert not row.any() and len(c) == 1
+        staged = set(
+            zip(*(getattr(found, name).tolist() for name in ("stages", "subtile", "subtile_stages")), strict=True)
+        )
+        assert staged == expected
+        assert wgmma.fits(found).all() and (found.stages >= 3).all()
+    turned = core[np.flatnonzero((core.swap_ab == 1) & (core.persistent == 1) & (core.subtile > 0))]
+    found, row = other_options(turned, gemm, 1)
+    assert (wgmma.staged_c_bytes(found) <= wgmma.staged_c_bytes(turned[row])).all()
 
 
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:

@@ -84,6 +84,9 @@ _PARTED_BYTES = 192
 """That memory moves more for a row of C where two tiles meet inside a sector, which TMA stores a part of from each.
 H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py)."""
 
+_SLOWED = 0.15
+"""Of the clocks of MMAs, what an epilogue beside them adds at most."""
+
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
 same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
@@ -384,11 +387,13 @@ def timed(
         body = np.maximum(body, steps * shared * c.least)
     split = c.split_k > 1
     epilogue = np.where(split, c.part, c.whole)
-    hidden = epilogue * at.hidden
-    hidden = np.where(ping_pong > 0, np.minimum(hidden, body), hidden * persistent)
+    # Between two tiles comes an epilogue; with ping-pong it slows MMAs, and two take longer than those of short sums.
+    between = epilogue * (1 - at.hidden * persistent)
+    waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
+    between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
     function = function_clocks(gemm) * c.m * c.n / c.cluster_k
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
-    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * (epilogue - hidden)
+    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:
         sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)

@@ -168,6 +168,17 @@ def test_the_best_kernels_are_priced_with_less_and_more_of_c_staged() -> None:
     assert (wgmma.staged_c_bytes(found) <= wgmma.staged_c_bytes(turned[row])).all()
 
 
+def test_boxes_of_c_are_wide_where_its_rows_begin_inside_sectors() -> None:
+    odd, whole = (Gemm(4096, columns, 512, BF16, out=BF16, b=Order.COL) for columns in (4104, 4096))
+    narrow, wide = (table_of("wgmma", gemm, device("H200")) for gemm in (whole, odd))
+    assert len(narrow) == len(wide)
+    changed = np.flatnonzero(narrow.subtile != wide.subtile)
+    assert (wide.ping_pong[changed] > 0).any() and (wide.ping_pong[changed] == 0).any()
+    assert (wide.subtile[changed] == np.minimum(64, wide.n[changed])).all()
+    assert (wide.stages[changed] >= 3).all() and wgmma.fits(wide).all()
+    assert (wgmma.accumulators_of(wide[changed]) < 192)[wide.ping_pong[changed] == 0].all()
+
+
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
     gemm = problem(1024, 1024, 1024, "bf16")
     ranking = ranked(gemm, device("H200"), alignment_of(gemm))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning import cost
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates, other_options, table_of, with_options
 from tilewright.planning.emulated import of_pieces
@@ -34,6 +36,7 @@ from tilewright.problem.emulation import F16X3
 from tilewright.suite.problems import Problem
 from tilewright.suite.stacks import Batched, request_of
 from tilewright.units import ceil_div
+from tilewright.winners.plan_config import PlanConfig
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -177,6 +180,22 @@ def test_boxes_of_c_are_wide_where_its_rows_begin_inside_sectors() -> None:
     assert (wide.subtile[changed] == np.minimum(64, wide.n[changed])).all()
     assert (wide.stages[changed] >= 3).all() and wgmma.fits(wide).all()
     assert (wgmma.accumulators_of(wide[changed]) < 192)[wide.ping_pong[changed] == 0].all()
+
+
+def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm, spec = problem(5, 3072, 3072, "bf16", "TN"), device("H200")  # rows of A are no whole 16 bytes
+    alignment = alignment_of_rows(gemm)
+
+    def first(kind: str, packed: frozenset[Any]) -> PlanConfig:
+        plans = whole_space(gemm, spec, alignment, family=kind)
+        return next(config for _, config in plans if config.packed == packed)
+
+    asked = [first("mma", frozenset({"A"})), first("mma", frozenset()), first("wgmma", frozenset({"A"}))]
+    before = [estimate_us(one, gemm, spec, alignment) for one in asked]
+    monkeypatch.setattr(cost, "_MMA_BEHIND_PACKING", 2 * cost._MMA_BEHIND_PACKING)
+    after = [estimate_us(one, gemm, spec, alignment) for one in asked]
+    behind, alone, other = (late / early for late, early in zip(after, before, strict=True))
+    assert 1.3 < behind < 2 and alone == other == 1
 
 
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:

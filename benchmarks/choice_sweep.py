@@ -36,6 +36,11 @@ Few plans of many problems: what the choice must tell apart, its own first. Prob
 What the shipped fit knows of problems, without a GPU: beside new sweeps a new fit learns from it, where the sweeps
 that the old one was fitted to are gone (benchmarks/fit_choice.py --remembered).
 
+    python benchmarks/choice_sweep.py --named problems.txt --kinds 3 --plans 2 --sample 0 --out out.jsonl
+
+The best priced cooperative, ping-pong and swap-AB kernels beside the others, each also with more of C staged: where
+estimates are wrong of a kind, draws near the best ones never meet it.
+
     python benchmarks/choice_sweep.py --sizes 4096x4096x4096 --plans 24 --sustained 6 --out out.jsonl
 
 The fastest plans of each problem and cuBLAS are also timed in stretches of half a second on a card that has worked for
@@ -73,7 +78,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma import MAX_STAGES, WgmmaConfig, deepest
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import families
 from tilewright.planning.estimates import estimated
@@ -112,11 +117,12 @@ def candidates_of(
     spread: float = SPREAD,
     families: str = "",
     near: int = 0,
+    kinds: int = 0,
 ) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
     many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, as far as they
     can multiply, each behind each packing; by default wgmma where it can, as mma.sync is hardly ever faster, or else
-    what there is. near: `near_choice` in their place."""
+    what there is. near: `near_choice` in their place. kinds: so many kernels of each of `of_each_kind`."""
     if near:
         return near_choice(problem, spec, near, spread)
     request = request_of(problem)
@@ -136,6 +142,7 @@ def candidates_of(
     asked = [*shipped_for(problem, spec), *ranking[:3], *best[:6], *others(best[:4])]
     asked += sorted(split.values(), key=ranking.index)[:3]
     asked += sharing_k(request, spec, cluster_k)
+    asked += of_each_kind(request, spec, kinds)
     today = {one: estimate_us(one, gemm, spec, alignment, stack) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
@@ -210,6 +217,36 @@ def sharing_k(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig
         plans = (config for _, config in told)
         cores = {core_of(one): one for one in islice((one for one in plans if size_along_k(one) > 1), 4 * count)}
         found += list(cores.values())[: max(1, count // 3)]
+    return found
+
+
+def of_each_kind(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig]:
+    """The best priced cooperative, ping-pong and swap-AB kernels of wgmma, persistent ones, as many of each; and the
+    first of them with more of C staged."""
+    found: dict[object, dict[object, PlanConfig]] = {}
+    for one in islice(estimated(request, spec), _MOST_OF_KINDS if count else 0):
+        kernel = one.kernel
+        if isinstance(kernel, WgmmaConfig) and kernel.persistent and not one.packed:
+            found.setdefault((kernel.ping_pong, kernel.swap_ab), {}).setdefault(core_of(one), one)
+    best = [one for of in found.values() for one in islice(of.values(), count)]
+    firsts = [next(iter(of.values())) for of in found.values()]
+    return [*best, *(more for one in firsts for more in staging_more(one, request))]
+
+
+_MOST_OF_KINDS = 4000
+"""Plans among which each kind is looked for."""
+
+
+def staging_more(config: PlanConfig, request: Request) -> list[PlanConfig]:
+    """The same with longer rows of C in shared memory, two stages of them, or all of C; and fewer stages of the
+    ring."""
+    kernel, found = config.kernel, list[PlanConfig]()
+    assert isinstance(kernel, WgmmaConfig)
+    for subtile, stages in ((64, 1), (64, 2), (64, 4)):
+        wide = replace(kernel, subtile=min(subtile, kernel.n), subtile_stages=stages)
+        fitting = deepest(wide, most=MAX_STAGES)
+        if kernel.subtile and fitting is not None and not fitting.reasons_against(request.gemm):
+            found.append(replace(config, kernel=fitting))
     return found
 
 
@@ -543,6 +580,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--plans", type=int, default=16, help="of each problem")
     parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
     parser.add_argument("--near", type=int, default=0, help="only so many plans, near the best that a choice prices")
+    parser.add_argument("--kinds", type=int, default=0, help="of each kind of kernel of wgmma, the best priced")
     parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
@@ -565,7 +603,7 @@ def estimates_of(one: Target, spec: DeviceSpec, options: tuple[Any, ...]) -> dic
 
 def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> None:
     """A sweep that needs no GPU, of the H200."""
-    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near)
+    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds)
     rows = partial(estimates_of, spec=device("H200"), options=options)
     with asked.out.open("a", encoding="utf-8") as file, ProcessPoolExecutor(asked.workers) as pool:
         for row in pool.map(rows, targets, chunksize=4):
@@ -601,7 +639,7 @@ def main() -> None:
         tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
-                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near),
+                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds),
                 plans_of.get(str(one.problem), ()),
             ): one
             for one in targets

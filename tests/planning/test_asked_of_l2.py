@@ -1,4 +1,5 @@
-"""What estimates of wgmma kernels say of the L2 and of sectors of C, and which families are priced beside them."""
+"""What estimates of wgmma kernels say of the L2, of sectors of C and of epilogues, and which families are priced beside
+them."""
 
 from __future__ import annotations
 
@@ -44,6 +45,47 @@ def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.Monk
     left = timed(table(*kernels), gemm).seconds
     assert before[0] > 1.05 * left[0]
     assert before[1:].tolist() == left[1:].tolist()
+
+
+def test_rows_of_c_that_begin_inside_sectors_meet_in_every_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every other row; boxes of 64 columns meet half as often as those of 32. Parts of split-K are aligned."""
+    kernels = [replace(PLAIN, subtile=subtile) for subtile in (64, 32, 0)]
+    kernels += [replace(PLAIN, subtile=0, persistent=False, split_k=2)]
+    c, slow = table(*kernels), replace(H200, dram_gb_per_s=500)
+
+    def seconds(columns: int) -> Any:
+        gemm = problem(8192, columns, 64, "bf16", "NT")
+        return wgmma_cost.timed(c, gemm, slow, (gemm.m, gemm.n, gemm.k)).seconds
+
+    before, aligned = seconds(8200), seconds(8192)
+    monkeypatch.setattr(wgmma_cost, "_PARTED_BYTES", 0)
+    left = seconds(8200)
+    added = before - left
+    assert added[0] > 0.1 * left[0] and added[1] == pytest.approx(2 * added[0], rel=0.01)
+    assert added[2] == pytest.approx(added[0], rel=0.01) and added[3] == 0
+    assert aligned.tolist() == seconds(8192).tolist()
+
+
+@pytest.mark.parametrize("k", [64, 256, 1024, 8192])
+def test_two_consumers_in_turn_hide_the_shorter_of_sum_and_epilogue(k: int) -> None:
+    """A tile more takes half of a sum and an epilogue, or a sum, whichever is longer, and a little for both at once;
+    where no TMA stores C, warps do, and nothing is hidden so."""
+    kernel = replace(PLAIN, tile=(128, 192, 64), ping_pong=True, raster_rows=16)
+    c, fast = table(kernel), replace(H200, dram_gb_per_s=1e9)
+
+    def clocks_of_a_tile(columns: int) -> float:
+        few, many = (
+            wgmma_cost.timed(c, gemm, fast, (gemm.m, gemm.n, gemm.k)).seconds[0]
+            for gemm in (problem(128 * 132 * turns, columns, k, "bf16", "NT") for turns in (8, 16))
+        )
+        return float(many - few) * fast.tensor_clock_mhz * 1e6 / 8
+
+    gemm = problem(128, 192, k, "bf16", "NT")
+    told = wgmma_cost.with_clocks(c, gemm, fast)
+    sums, epilogue = k / 64 * timed(c, problem(128 * 264, 192, k, "bf16", "NT")).clocks[0], told.whole[0]
+    least = max(sums, (sums + epilogue) / 2)
+    assert least <= clocks_of_a_tile(192) <= least + 0.16 * sums
+    assert clocks_of_a_tile(191) > sums + 0.5 * epilogue
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning import cost
 from tilewright.planning.assembly import Request
-from tilewright.planning.candidates import candidates, table_of, with_options
+from tilewright.planning.candidates import candidates, other_options, table_of, with_options
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
@@ -35,6 +37,7 @@ from tilewright.problem.gemm import orders_of
 from tilewright.suite.problems import Problem
 from tilewright.suite.stacks import Batched, request_of
 from tilewright.units import ceil_div
+from tilewright.winners.plan_config import PlanConfig
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -148,6 +151,52 @@ def test_a_long_batch_does_not_start_under_the_kernel_before() -> None:
     for count, expected in ((1, True), (100, False)):
         found = with_options(candidates(gemm, spec, count)["wgmma"], gemm, spec, count)
         assert set(found.dependent_launch[found.persistent > 0].tolist()) == {expected}
+
+
+def test_the_best_kernels_are_priced_with_less_and_more_of_c_staged() -> None:
+    gemm = Gemm(8192, 8192, 512, BF16, out=BF16, b=Order.COL)
+    core = table_of("wgmma", gemm, device("H200"))
+    one_tile = (core.m == 128) & (core.n == 192) & (core.consumers == 2) & (core.persistent == 1)
+    alone = one_tile & (core.cluster_m * core.cluster_n == 1)
+    for ping_pong, expected in ((1, {(5, 32, 1), (4, 32, 2)}), (0, {(5, 32, 2), (4, 64, 2)})):
+        c = core[np.flatnonzero(alone & (core.ping_pong == ping_pong) & (core.swap_ab == 0))]
+        found, row = other_options(c, gemm, 1)
+        assert not row.any() and len(c) == 1
+        staged = set(
+            zip(*(getattr(found, name).tolist() for name in ("stages", "subtile", "subtile_stages")), strict=True)
+        )
+        assert staged == expected
+        assert wgmma.fits(found).all() and (found.stages >= 3).all()
+    turned = core[np.flatnonzero((core.swap_ab == 1) & (core.persistent == 1) & (core.subtile > 0))]
+    found, row = other_options(turned, gemm, 1)
+    assert (wgmma.staged_c_bytes(found) <= wgmma.staged_c_bytes(turned[row])).all()
+
+
+def test_boxes_of_c_are_wide_where_its_rows_begin_inside_sectors() -> None:
+    odd, whole = (Gemm(4096, columns, 512, BF16, out=BF16, b=Order.COL) for columns in (4104, 4096))
+    narrow, wide = (table_of("wgmma", gemm, device("H200")) for gemm in (whole, odd))
+    assert len(narrow) == len(wide)
+    changed = np.flatnonzero(narrow.subtile != wide.subtile)
+    assert (wide.ping_pong[changed] > 0).any() and (wide.ping_pong[changed] == 0).any()
+    assert (wide.subtile[changed] == np.minimum(64, wide.n[changed])).all()
+    assert (wide.stages[changed] >= 3).all() and wgmma.fits(wide).all()
+    assert (wgmma.accumulators_of(wide[changed]) < 192)[wide.ping_pong[changed] == 0].all()
+
+
+def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm, spec = problem(5, 3072, 3072, "bf16", "TN"), device("H200")  # rows of A are no whole 16 bytes
+    alignment = alignment_of_rows(gemm)
+
+    def first(kind: str, packed: frozenset[Any]) -> PlanConfig:
+        plans = whole_space(gemm, spec, alignment, family=kind)
+        return next(config for _, config in plans if config.packed == packed)
+
+    asked = [first("mma", frozenset({"A"})), first("mma", frozenset()), first("wgmma", frozenset({"A"}))]
+    before = [estimate_us(one, gemm, spec, alignment) for one in asked]
+    monkeypatch.setattr(cost, "_MMA_BEHIND_PACKING", 2 * cost._MMA_BEHIND_PACKING)
+    after = [estimate_us(one, gemm, spec, alignment) for one in asked]
+    behind, alone, other = (late / early for late, early in zip(after, before, strict=True))
+    assert 1.3 < behind < 2 and alone == other == 1
 
 
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:

@@ -60,7 +60,8 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             return call(tma_name(stmt.map, of="tma_prefetch"), f"&{stmt.map.name}", *_box(stmt, expr))
         case async_stmt.TmaStore():
             expr.used.add(TENSOR_MAP)
-            return call(tma_name(stmt.map, of="tma_store"), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
+            name = tma_name(stmt.map, evict_first=stmt.evict_first, of="tma_store")
+            return call(name, f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
         case async_stmt.BulkPrefetch():
             return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.PrefetchMap():

@@ -144,9 +144,7 @@ def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
         told = "// As tma_load, to the same place in every block of the cluster that `mask` names.\n"
     if evict_first:
         told += "// What it reads is the first to leave the L2.\n"
-    before = (
-        '"{ .reg .b64 first; createpolicy.fractional.L2::evict_first.b64 first, 1.0; "\n                 ' * evict_first
-    )
+    before = _EVICTED_FIRST * evict_first
     cut = '"\n                 "' * multicast
     end = f".mbarrier::complete_tx::bytes{'.multicast::cluster' * multicast}{'.L2::cache_hint' * evict_first} "
     close = ", first; }" if evict_first else ";"
@@ -171,12 +169,21 @@ def _tma_prefetch(rank: int) -> str:
     )
 
 
-def _tma_store(rank: int) -> str:
+_EVICTED_FIRST = '"{ .reg .b64 first; createpolicy.fractional.L2::evict_first.b64 first, 1.0; "\n                 '
+"""Before a copy whose lines are the first to leave the L2."""
+
+
+def _tma_store(rank: int, *, evict_first: bool) -> str:
     parameters, operands, numbers = _coordinates(rank, 2)
+    name, group = f"tma_store{'_evict_first' * evict_first}{_suffix(rank)}", "bulk_group"
+    told = "// Starts the copy of a TMA box from shared memory to the matrix.\n"
+    before, close = "", ";"
+    if evict_first:
+        told += "// What it writes is the first to leave the L2.\n"
+        before, group, close = _EVICTED_FIRST, "bulk_group.L2::cache_hint", ", first; }"
     return f"""\
-// Starts the copy of a TMA box from shared memory to the matrix.
-{_HEAD} void tma_store{_suffix(rank)}(const TensorMap* map, {parameters}, const void* from) {{
-    asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%0, {{{numbers}}}], [%1];"
+{told}{_HEAD} void {name}(const TensorMap* map, {parameters}, const void* from) {{
+    asm volatile({before}"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.{group} [%0, {{{numbers}}}], [%1]{close}"
                  ::"l"(map), "r"({_SHARED}(from)), {operands}
                  : "memory");
 }}"""
@@ -357,7 +364,11 @@ def _tma() -> dict[str, str]:
             "cp.async.bulk.prefetch.L2.global [%0], %1",
             '"l"(first), "r"(bytes)',
         ),
-        **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
+        **{
+            f"tma_store{'_evict_first' * first}{_suffix(rank)}": _tma_store(rank, evict_first=first)
+            for rank in (2, 3, 4)
+            for first in (False, True)
+        },
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
         ),

@@ -171,11 +171,13 @@ class BulkPrefetch:
 @dataclass(frozen=True, slots=True)
 class TmaStore:
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
-    whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
+    whole pieces of 16 bytes: rows of the matrix must end at multiples of them. evict_first: as of `TmaLoad`, what it
+    writes."""
 
     map: TensorMap
     at: tuple[Expr, ...]
     src: Ref
+    evict_first: bool = False
     origin: str = ""
 
 

@@ -231,7 +231,8 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
         case async_stmt.TmaPrefetch():
             return f"prefetch box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] to the L2"
         case async_stmt.TmaStore():
-            return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
+            first = ", first to leave the L2" if stmt.evict_first else ""
+            return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}{first}"
         case async_stmt.BulkPrefetch():
             return f"the L2 is asked for {stmt.size_bytes} bytes at {expr.place(stmt.place)}"
         case async_stmt.PrefetchMap():

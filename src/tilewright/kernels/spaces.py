@@ -16,11 +16,12 @@ from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
 from tilewright.kernels.tile_sizes import warps_of
+from tilewright.kernels.wgmma_scales import fragments_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
+from tilewright.kernels.work import is_misaligned
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reduction import row_of_parts
-from tilewright.units import ceil_div
 
 
 def space(kind: str, gemm: Gemm) -> Columns:
@@ -60,7 +61,6 @@ def _wgmma(gemm: Gemm) -> Columns:
     }
     c = _wgmma_tiles(gemm, options)
     c = c[(c.persistent == 0) | (c.raster_rows > 1)]
-    c = c.with_columns(evict_first=wgmma.read_once(c, ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)))
     return c[(c.subtile > 0) | (c.subtile_stages == 2)]
 
 
@@ -86,7 +86,8 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
 def wgmma_core(gemm: Gemm) -> Columns:
     """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
     depends on formats and orders alone; a table of each is kept."""
-    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm))
+    cut = tma_stores(gemm) and is_misaligned(gemm, "C")
+    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm), cut)
     found = _CORES.get(key)
     if found is not None:
         return found
@@ -97,16 +98,17 @@ def wgmma_core(gemm: Gemm) -> Columns:
         if gemm.multiplies_tf32:
             orders += [(Order.ROW, Order.ROW)] * (gemm.b is Order.ROW)
             orders += [(Order.COL, Order.COL)] * (gemm.a is Order.COL)
-    tables = [_own_core(replace(gemm, a=a, b=b, lda=0, ldb=0)) for a, b in orders]
+    tables = [_own_core(replace(gemm, a=a, b=b, lda=0, ldb=0), cut=cut) for a, b in orders]
     found = _CORES[key] = joined(*tables) if len(tables) > 1 else tables[0]
     return found
 
 
-def _own_core(gemm: Gemm) -> Columns:
-    """Those for operands that lie as they are read."""
+def _own_core(gemm: Gemm, *, cut: bool) -> Columns:
+    """Those for operands that lie as they are read. cut: rows of C begin inside sectors."""
     staged = (0, 1) if stages_c(gemm) else (0,)
     options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
     c = with_long_rows(_wgmma_tiles(gemm, options), gemm)
+    c = _with_widest_rows(c, gemm) if cut else c
     c = c[(c.staged >= c.persistent * max(staged)) | (c.left_in_registers > 0)]
     return c.with_columns(per_sm=wgmma.blocks_per_sm(c))
 
@@ -122,6 +124,32 @@ def with_long_rows(c: Columns, gemm: Gemm) -> Columns:
     short = (2 * c.subtile * gemm.out.bytes == _LONG_ROW_BYTES) & (c.subtile_stages == 2) & (2 * c.subtile <= c.n)
     subtile, stages = np.where(short, 2 * c.subtile, c.subtile), np.where(short, 1, c.subtile_stages)
     return c.with_columns(subtile=subtile, subtile_stages=stages)
+
+
+LEAST_RING = 3
+"""Stages that a ring keeps where more of C is staged."""
+
+
+def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
+    """Two stages of epilogue subtiles as wide as a swizzle atom, whose rows meet others in the fewest sectors, where a
+    ring is left, and registers: of several tiles some spill with more than 128 rows of a warpgroup (NVRTC 13.5)."""
+    wide = c.with_columns(
+        subtile=np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n), subtile_stages=np.full(len(c), 2)
+    )
+    wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks))
+    fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide)
+    names = ("subtile", "subtile_stages", "stages")
+    return c.with_columns(**{name: np.where(fits, getattr(wide, name), getattr(c, name)) for name in names})
+
+
+def stages_more(c: Columns) -> Any:
+    """Whether kernels that stage more of C than others keep a ring, and registers."""
+    narrow = (c.ping_pong > 0) | (wgmma.accumulators_of(c) < _FULL_ACCUMULATORS)
+    return (c.stages >= LEAST_RING) & (fragments_of(c) <= 2) & narrow
+
+
+_FULL_ACCUMULATORS = 192
+"""Of a thread: two warpgroups that share a tile spill with as many and a wide subtile."""
 
 
 def mma_core(gemm: Gemm) -> Columns:

@@ -73,9 +73,6 @@ _SEVERAL_OF_PERSISTENT = 8
 """More of a persistent block for several times 64 rows: with fewer NVRTC 13.0 spills up to 24 bytes. Found by compiling
 80 drawn kernels."""
 
-_READERS = 2
-"""Blocks that read a tile, at most, of an operand that leaves the L2 first."""
-
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
 _RESERVED_BYTES = 1024
@@ -107,7 +104,7 @@ class WgmmaConfig(Tiled):
     subtile: columns of C that pass through shared memory at a time; 0 for per-thread stores from registers
     subtile_stages: such subtiles in shared memory
     dependent_launch: the kernel starts before the one in front of it has ended (PDL)
-    evict_first: the operand whose lines leave the L2 before those of the other
+    evict_first: operands whose lines leave the L2 before others
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     pieces: tiles of A and of B in a stage: the pieces of operands that are f32
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
@@ -127,7 +124,7 @@ class WgmmaConfig(Tiled):
     subtile: int = 0
     subtile_stages: int = 2
     dependent_launch: bool = True
-    evict_first: Literal["", "A", "B"] = ""
+    evict_first: Literal["", "A", "B", "C", "AC", "BC"] = ""
     promote_every: int = 0
     pieces: int = 1
     accumulators: int = 1
@@ -190,8 +187,9 @@ class WgmmaConfig(Tiled):
         if not stages_result(self, gemm):
             return stored_per_thread(gemm, self.steps_tile)
         owners = self.consumers if self.ping_pong else 1
+        first = "C" in self.evict_first
         return stored_in_subtiles(
-            gemm, self.steps_tile, subtile=self.subtile, stages=self.subtile_stages, owners=owners
+            gemm, self.steps_tile, subtile=self.subtile, stages=self.subtile_stages, owners=owners, evict_first=first
         )
 
 
@@ -286,17 +284,6 @@ def shared_bytes(config: Any, gemm: Gemm | None = None) -> Column:
 def fits(config: Any, blocks: int = 1, gemm: Gemm | None = None) -> Column:
     """Whether an SM has shared memory for so many blocks. gemm: as of `stage_bytes`."""
     return blocks * (shared_bytes(config, gemm) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
-
-
-def read_once(config: Any, rows: Column, columns: Column) -> Column:
-    """The operand of which each tile is read by one or two neighbours: it leaves the L2 first.
-
-    rows, columns: of tiles. H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x
-    4096 15.7 and 16.4; 197 x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1.
-    """
-    b_once = (rows == 1) | ((rows <= _READERS) & (config.raster_rows >= _READERS))
-    a_once = (columns <= _READERS) & (config.raster_rows == 1)
-    return np.where(b_once, "B", np.where(a_once, "A", ""))
 
 
 def blocks_per_sm(config: Any) -> Column:

@@ -155,8 +155,8 @@ def atom_bytes(row_bytes: int) -> int:
 
 
 def loaded_by_tma(gemm: Gemm, evict_first: str = "") -> tuple[Step, ...]:
-    """All tiles are loaded by TMA. evict_first: the operand, with all its factors, whose lines leave the L2 first."""
-    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name[:1] == evict_first) for name in gemm.factors)
+    """All tiles are loaded by TMA. evict_first: operands, with all their factors, whose lines leave the L2 first."""
+    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name[:1] in evict_first) for name in gemm.factors)
 
 
 def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
@@ -200,11 +200,11 @@ def rows_fit_tma(gemm: Gemm) -> bool:
 
 
 def stored_in_subtiles(
-    gemm: Gemm, tile: WgmmaTile, *, subtile: int = 0, stages: int = 2, owners: int = 1
+    gemm: Gemm, tile: WgmmaTile, *, subtile: int = 0, stages: int = 2, owners: int = 1, evict_first: bool = False
 ) -> tuple[Step, ...]:
     """C through shared memory in epilogue subtiles, from where TMA takes it, or the warps of a warpgroup where it
     cannot. subtile: their columns; 0: such that the stages take about 16 KiB. owners: ping-pong consumers, which have
-    stages of their own."""
+    stages of their own. evict_first: what TMA stores leaves the L2 first."""
     element = gemm.out.bytes
     transposed = tile.swap_ab is (gemm.c is Order.ROW)  # C's contiguous dimension runs along the instruction's rows
     rows, columns = (tile.m, tile.n) if gemm.c is Order.ROW else (tile.n, tile.m)
@@ -216,7 +216,7 @@ def stored_in_subtiles(
     return (
         Stage("C", Space.SHARED, subtile=subtile, stages=stages),
         *((Relayout("C_tile", arrangement=layout),) if layout is not None else ()),
-        Transfer("C_tile", Route.TMA if rows_fit_tma(gemm) else Route.MATRICES),
+        Transfer("C_tile", Route.TMA, evict_first) if rows_fit_tma(gemm) else Transfer("C_tile", Route.MATRICES),
     )
 
 

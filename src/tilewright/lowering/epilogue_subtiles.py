@@ -106,7 +106,8 @@ class SubtileStore(SubtileGeometry):
         step = step_of("C") if several and not ragged else ""
         box = TensorMap(name, "C", (wide, self.rows), swizzle, step, ragged)
         source = self._box_source(subtile, wide, atom, atoms is None)
-        store = TmaStore(box, (column + atom * wide, row, *several), source, origin=self.tile.staged.name)
+        at, staged = (column + atom * wide, row, *several), self.tile.staged
+        store = TmaStore(box, at, source, staged.evict_first, origin=staged.name)
         return (For(_ATOM.name, Const(count), (store,), unroll=True),) if count > 1 else (store,)
 
     def _box_source(self, subtile: Subtile, wide: int, atom: Expr, plain: bool) -> Ref:

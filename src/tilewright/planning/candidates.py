@@ -21,9 +21,10 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import mma_core, simt_core, wgmma_core
+from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.model.time import DRAM_SHARE
@@ -342,7 +343,7 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
-    return c.with_columns(evict_first=_read_once(gemm))
+    return c.with_columns(evict_first=_leaves_first(gemm, count))
 
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
@@ -357,30 +358,57 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
     return c.with_columns(dependent_launch=few | (c.stream_k > 0), interleaved_copies=whole & unrolled & large)
 
 
-def _read_once(gemm: Gemm) -> Deferred:
-    """The operand that leaves the L2 first. No estimate asks for it, and few kernels are made."""
-    return Deferred(lambda c: wgmma.read_once(c, ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)))
+_READERS = 2
+"""Blocks that read a tile, at most, of an operand that leaves the L2 first."""
+
+_KEPT_C_BYTES = 100 << 20
+"""Of a C of which the next kernel may find a part in the L2. Below, the hint is worth nothing: 38 pairs of kernels of
+fresh problems took 0.956 to 1.055 of the time with it, 1.004 in the mean."""
 
 
-def other_options(c: Columns, gemm: Gemm) -> tuple[Columns, Any]:
-    """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with one epilogue stage less
-    for a longer ring; of which row each of these is."""
+def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
+    """The operands whose lines leave the L2 first: that of which each tile is read by one or two neighbours, and a C
+    that the L2 does not hold. count: of such problems.
+
+    H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x 4096 15.7 and 16.4; 197
+    x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1. Of C: record 0064.
+    """
+    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+    b_once = (rows == 1) | ((rows <= _READERS) & (c.raster_rows >= _READERS))
+    a_once = (columns <= _READERS) & (c.raster_rows == 1)
+    large = tma_stores(gemm) and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
+    read = np.where(b_once, "B", np.where(a_once, "A", ""))
+    return np.char.add(read, np.where(large & (np.asarray(c.subtile) > 0), "C", ""))
+
+
+def _leaves_first(gemm: Gemm, count: int) -> Deferred:
+    """The operands that leave the L2 first. No estimate asks for them, and few kernels are made."""
+    return Deferred(lambda c: leaves_first(c, gemm, count))
+
+
+def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
+    """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
+    a longer ring, or more of it; of which row each of these is."""
+    sides = _sides(gemm)
+    less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
+    more = c.in_table(("more staged", *sides), lambda kept: _twice_staged(kept, gemm))
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     ordered = (option & 2 > 0) | (c.persistent[row] == 0)
-    fewer = c.in_table(("fewer epilogue stages", *_sides(gemm)), lambda kept: _one_epilogue_stage(kept, gemm))
-    kept = np.flatnonzero(ordered & ((option < 4) | fewer.deeper[row]))
+    worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
+    place = row + len(c) * (option >> 2)
+    kept = np.flatnonzero(ordered & worth[place])
     row, option = row[kept], option[kept]
-    c = c.beside(fewer)[row + len(c) * (option >> 2)]
+    c = c.beside(less).beside(more)[place[kept]]
     c = c.with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
-    return c.with_columns(evict_first=_read_once(gemm)), row
+    return c.with_columns(evict_first=_leaves_first(gemm, count)), row
 
 
-_OPTIONS: Any = np.arange(8)
-"""1: dependent launch. 2: many rows of tiles are visited together. 4: one epilogue stage."""
+_OPTIONS: Any = np.arange(12)
+"""1: dependent launch. 2: many rows of tiles are visited together. 4: less of C is staged. 8: more."""
 
 
 def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
-    """Kernels with one epilogue stage as large as one of two, and the deepest ring; deeper: whether that is deeper.
+    """Kernels with one epilogue stage as large as one of two, and the deepest ring; worth: whether that is deeper.
     Rows of a sector become longer by half where there is room: 1.2 % less time in the mean of five pairs of kernels
     (H100, bf16, dense problems in bursts)."""
     narrow = np.where(c.subtile_stages == 1, c.subtile // 2, c.subtile)  # one stage of long rows is as large as two
@@ -389,4 +417,17 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
     wider = one.with_columns(subtile=narrow + UNIT_COLUMNS)
     longer = (narrow * gemm.out.bytes == SECTOR_BYTES) & (wider.subtile <= c.n) & wgmma.fits(wider, one.blocks, gemm)
     subtile = np.where(longer, wider.subtile, narrow)
-    return one.with_columns(subtile=subtile, deeper=(c.subtile > 0) & (one.stages > c.stages))
+    return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages))
+
+
+def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
+    """Persistent kernels with two epilogue stages in the place of one, or rows twice as long up to a swizzle atom, and
+    the ring that is left. Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32
+    columns and a ring of four takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems."""
+    two = np.full(len(c), 2, dtype=np.int64)
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
+    more = c.with_columns(subtile=longer, subtile_stages=two)
+    more = more.with_columns(stages=wgmma.deepest_ring(more, more.blocks, gemm))
+    grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
+    return more.with_columns(worth=grown & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))

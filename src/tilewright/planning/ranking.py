@@ -33,6 +33,7 @@ from tilewright.planning.candidates import (
     candidates,
     families,
     families_for,
+    leaves_first,
     other_options,
     promising,
     promoted,
@@ -255,7 +256,7 @@ def ranked(
         behind = _behind_each(kind, joint, ends, ways, gemm)
         priced = _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
         if kind == "wgmma":
-            priced += _priced_together(kind, _options_of_best(priced, ways, gemm), gemm, spec, alignment, count)
+            priced += _priced_together(kind, _options_of_best(priced, ways, gemm, count), gemm, spec, alignment, count)
         tables += priced
     return Ranking(tables)
 
@@ -330,9 +331,10 @@ def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
 
 
 def _options_of_best(
-    priced: Sequence[Priced], ways: Sequence[Packing], gemm: Gemm
+    priced: Sequence[Priced], ways: Sequence[Packing], gemm: Gemm, count: int
 ) -> list[tuple[Columns, Any, Packing]]:
-    """The best kernels of each table that has one not far from the best of all, with every option."""
+    """The best kernels of each table that has one not far from the best of all, with every option. count: of such
+    problems."""
     least = [np.min(one.seconds, initial=np.inf) for one in priced]
     near = [one for one, of in zip(priced, least, strict=True) if of <= _NEAR * min(least)]
     found = []
@@ -340,7 +342,7 @@ def _options_of_best(
         mine = [one for one in near if one.packing == way]
         if mine:
             best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
-            others, row = other_options(mine[0].columns[np.concatenate(best)], gemm)
+            others, row = other_options(mine[0].columns[np.concatenate(best)], gemm, count)
             found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
     return found
 
@@ -398,6 +400,8 @@ def whole_space(
                 )
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
+                both = (rows, *clusters)
+                rows, *clusters = (of.with_columns(evict_first=leaves_first(of, read, count)) for of in both)
             found += [(of, way) for of in (rows, *clusters)]
         tables += _priced(kind, found, gemm, spec, alignment, count, corrected=_CORRECTED)
     return Ranking(tables)

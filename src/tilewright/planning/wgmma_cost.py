@@ -82,7 +82,12 @@ an H100 the choice took 5.5 % more than the best of 22 plans without this, and 3
 
 _PARTED_BYTES = 192
 """That memory moves more for a row of C where two tiles meet inside a sector, which TMA stores a part of from each.
-H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py)."""
+H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py). Where
+every other row of C begins inside one, all boxes of such a row meet so: 21 x 1376 x 1400 x 40 takes 40 us in boxes of
+64 columns, 50 in those of 32 (H200)."""
+
+_SLOWED = 0.15
+"""Of the clocks of MMAs, what an epilogue beside them adds at most."""
 
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
@@ -240,7 +245,7 @@ def _class_of(gemm: Gemm) -> tuple[object, ...]:
     sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
     formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
     stores = stages_c(gemm), tma_stores(gemm)
-    return *formats, *stores, gemm.a, gemm.b, gemm.c, is_misaligned(gemm, "A"), is_misaligned(gemm, "B")
+    return *formats, *stores, gemm.a, gemm.b, gemm.c, *(is_misaligned(gemm, name) for name in ("A", "B", "C"))
 
 
 def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None = None) -> Columns:
@@ -250,7 +255,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     asked_bytes: of the L2 by a block for a k tile. height, width: of a tile. sms: that blocks fill; slots, room: blocks
     of all SMs, and of those. slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows
     of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that
-    memory moves more for a row of C where two tiles meet. whole, part: clocks of an epilogue that stores C, or a part.
+    memory moves more for a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors.
+    whole, part: clocks of an epilogue that stores C, or a part.
     """
 
     def found(c: Columns) -> dict[str, Any]:
@@ -265,6 +271,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         together = _together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
+        whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         return {
             "height": 1.0 * c.m,
             "width": 1.0 * c.n,
@@ -277,7 +284,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "arriving": a_rows + b_rows,
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
-            "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & (c.subtile > 0)),
+            "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & whole_rows & (c.subtile > 0)),
+            "cut": _PARTED_BYTES / 2 * (c.split_k == 1) * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used),
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
         }
@@ -384,17 +392,20 @@ def timed(
         body = np.maximum(body, steps * shared * c.least)
     split = c.split_k > 1
     epilogue = np.where(split, c.part, c.whole)
-    hidden = epilogue * at.hidden
-    hidden = np.where(ping_pong > 0, np.minimum(hidden, body), hidden * persistent)
+    # Between two tiles comes an epilogue; with ping-pong it slows MMAs, and two take longer than those of short sums.
+    between = epilogue * (1 - at.hidden * persistent)
+    waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
+    between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
     function = function_clocks(gemm) * c.m * c.n / c.cluster_k
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
-    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * (epilogue - hidden)
+    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:
         sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + c.parted * (m * (columns - 1)))
+    parted_bytes = m * (c.parted * (columns - 1) + c.cut * n)
+    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)

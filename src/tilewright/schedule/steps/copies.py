@@ -22,7 +22,8 @@ class Transfer(Step):
     of A or B, or of the result, to TMA, whose copies one thread issues. Needs sm_90.
 
     evict_first: what TMA reads for the tile is the first to leave the L2 (the cache hint of that name): for a matrix of
-    which each tile is read at one time, by blocks that run together, so that the other matrix stays.
+    which each tile is read at one time, by blocks that run together, so that the other matrix stays. Of a result: what
+    TMA writes, where the L2 does not hold it.
     """
 
     tile: str
@@ -41,10 +42,10 @@ class Transfer(Step):
                 f"{doing}: it holds no fragments of a matrix instruction.",
                 hint="put Tensorize(...) before this step, and name a tile in registers.",
             )
-        if self.evict_first and (self.route is not Route.TMA or staged.operand == "C"):
+        if self.evict_first and self.route is not Route.TMA:
             refuse(
-                f"{doing} with evict_first: the hint is for what TMA reads.",
-                hint="leave evict_first out, or use Route.TMA for a tile of A or B.",
+                f"{doing} with evict_first: the hint is for what TMA copies.",
+                hint="leave evict_first out, or use Route.TMA.",
             )
         changed = replace(staged, route=self.route, evict_first=self.evict_first)
         return check_program(program.with_tile(changed), doing)

@@ -1,0 +1,36 @@
+"""Drawn kernels give what they mean thread by thread, in C and in what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drawn_kernels import MOST, SIDE, SIZE, Drawing, meaning_of
+
+from tilewright.problem import Gemm, make_operands
+from tilewright.simulator import simulate
+
+VALUES = [np.random.default_rng(seed).integers(-4, 5, SIZE).astype(np.float32) for seed in range(2)]
+OPERANDS = replace(make_operands(Gemm(SIDE, SIDE, SIDE)), a=VALUES[0], b=VALUES[1])
+
+
+def check(seed: int) -> None:
+    made = Drawing(seed).kernel()
+    meant = meaning_of(made, dict(zip("AB", VALUES, strict=True)))
+    assert meant.largest < MOST
+    run = simulate(made, OPERANDS, on_finding="collect")
+    found = {one.kind.name for one in run.findings}
+    if "RACE" in meant.broken:  # what is read, and whether it was written, depends on the order
+        found, meant.broken = found - {"UNWRITTEN", "SAME_VALUE"}, meant.broken - {"UNWRITTEN", "SAME_VALUE"}
+    elif "UNWRITTEN" in meant.broken:  # whether two threads write the same depends on what was never written
+        found, meant.broken = found - {"RACE", "SAME_VALUE"}, meant.broken - {"SAME_VALUE"}
+    assert found == meant.broken
+    if meant.broken <= {"SAME_VALUE"}:
+        elements = sorted(meant.c)
+        assert run.c[elements].tolist() == [meant.c[element] for element in elements]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_drawn_kernel_gives_what_it_means(seed: int) -> None:
+    check(seed)

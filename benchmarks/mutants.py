@@ -10,7 +10,8 @@ build/mutants while src stays as it is: a run that was stopped goes on. Which te
 the file of the test changes: it says what is tried first, and the worst that an old answer does is to let one live.
 
 A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
-way. `--write` writes benchmarks/results/mutants.json and the table of CONTRIBUTING.md; `--check` compares the two.
+way. `--write` writes benchmarks/results/mutants.json, where packages that were not judged keep what was said of them,
+and the table of CONTRIBUTING.md; `--check` compares the two.
 Needs no GPU; needs os.fork.
 """
 
@@ -357,12 +358,13 @@ def main() -> int:
         for left in score["survived"]:
             print(f"  survived: {left['place']}: {left['change']} ({left['mutant']})")
     if given.write:
-        origin = {"seed": given.seed, "sample": given.sample, "command": command(), "commit": commit(), "date": now()}
+        origin = {"seed": given.seed, "command": command(), "commit": commit(), "date": now()}
         verdicts_by_hand = [one["verdict"] for one in named()]
         by_hand = {"planted": len(verdicts_by_hand), "killed": verdicts_by_hand.count("killed")}
-        RECORD.write_text(
-            json.dumps({**origin, "packages": packages, "named": by_hand}, indent=1) + "\n", encoding="utf-8"
-        )
+        known = json.loads(RECORD.read_text(encoding="utf-8"))["packages"]
+        judged = known | {package: origin | score for package, score in packages.items()}
+        record = {"packages": {package: judged[package] for package in PACKAGES}, "named": by_hand}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text())), encoding="utf-8")
     return 0
 

@@ -7,7 +7,7 @@ a buffer and elements that nobody wrote are found by looking at all of them. Not
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -267,7 +267,8 @@ def flat(place: Ref) -> str:
     return " + ".join(f"{text(part)} * {step}" for part, step in zip(place.index, steps, strict=True))
 
 
-def lines_of(body: Body, indent: str) -> Iterator[str]:
+def lines_of(body: Body, indent: str, turns: str = "") -> Iterator[str]:
+    """turns: the variables of the loops around."""
     yield f"{indent}pass"
     for stmt in body:
         match stmt:
@@ -281,14 +282,14 @@ def lines_of(body: Body, indent: str) -> Iterator[str]:
                 yield f"{indent}yield"
             case If():
                 yield f"{indent}if {text(stmt.condition)}:"
-                yield from lines_of(stmt.then, indent + " ")
+                yield from lines_of(stmt.then, indent + " ", turns)
                 yield f"{indent}else:"
-                yield from lines_of(stmt.otherwise, indent + " ")
+                yield from lines_of(stmt.otherwise, indent + " ", turns)
             case For():
                 for one in stmt.carried:
                     yield f"{indent}{one.name} = {text(one.start)}"
                 yield f"{indent}for {stmt.var} in range({text(stmt.extent)}):"
-                yield from lines_of(stmt.body, indent + " ")
+                yield from lines_of(stmt.body, indent + " ", f"{turns}{stmt.var}, ")
                 for one in stmt.carried:
                     yield f"{indent} {one.name} = {text(one.next)}"
             case Move():
@@ -297,21 +298,44 @@ def lines_of(body: Body, indent: str) -> Iterator[str]:
                     yield f"{indent}{name} = {flat(place)}"
                 names = f"{stmt.dst.buffer.name!r}, to, {stmt.src.buffer.name!r}, source, {stmt.width}"
                 what = "store" if stmt.src.buffer.space is Space.REGISTER else "load"
+                yield f"{indent}own.execution = ({id(stmt)}, {turns})"
                 yield f"{indent}own.{what}({names}, {guard})"
             case _:
                 raise AssertionError(stmt)
 
 
+Request = list[range]
+"""The bytes that each lane of a warp touches in one execution of an access."""
+
+
 @dataclass
 class Meaning:
-    """What a kernel does. broken: kinds of findings that it must have. c: the elements of C that were stored."""
+    """What a kernel does. broken: kinds of findings that it must have. c: the elements of C that were stored. largest:
+    of all values. requests: of loads and stores of each space, by statement, turns of loops, block and warp."""
 
     broken: set[str] = field(default_factory=set)
     c: dict[int, float] = field(default_factory=dict)
-    loads: int = 0
-    stores: int = 0
-    sums: int = 0
     largest: float = 0.0
+    requests: dict[tuple[Space, str], dict[tuple[Any, ...], Request]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def counts(self, space: Space, what: str) -> dict[str, int]:
+        """What counters say of loads or stores."""
+        every = self.requests[space, what].values()
+        moved = [[byte for lane in one for byte in lane] for one in every if one]
+
+        def distinct(unit: int) -> int:
+            return sum(len({byte // unit for byte in one}) for one in moved)
+
+        found = {"instructions": len(every), "requests": len(moved), "bytes_asked": sum(map(len, moved))}
+        found["lanes"] = sum(len(one) for one in every)
+        if space is Space.GLOBAL:
+            return found | {"bytes_used": distinct(1), "sectors": distinct(32), "cache_lines": distinct(128)}
+        if what == "stores":  # all of them of single elements: the most words of a bank
+            words = [{byte // 4 for byte in one} for one in moved]
+            found["wavefronts"] = sum(max(Counter(word % 32 for word in one).values()) for one in words)
+        return found
 
 
 class OwnState:
@@ -321,6 +345,7 @@ class OwnState:
         self.whole, self.block, self.thread = whole, block, thread
         self.registers: dict[str, dict[int, Any]] = {}
         self.epoch = 0
+        self.execution: tuple[int, ...] = ()
 
     def declare(self, name: str, elements: int) -> None:
         self.registers[name] = dict.fromkeys(range(elements))
@@ -337,20 +362,27 @@ class OwnState:
         self.registers[name][element] = value
 
     def load(self, to_name: str, to: int, name: str, source: int, width: int, guard: Any) -> None:
+        self.request(name, "loads", source, width, guard)
         if guard:
-            self.whole.meaning.loads += 1
             self.whole.reach(name, source, width)
         for step in range(width):
             value = self.whole.read(self, name, source + step) if guard else 0
             self.registers[to_name][to + step] = value
 
     def store(self, name: str, to: int, own: str, source: int, width: int, guard: Any) -> None:
+        self.request(name, "stores", to, width, guard)
         if not guard:
             return
-        self.whole.meaning.stores += 1
         self.whole.reach(name, to, width)
         for step in range(width):
             self.whole.write(self, name, to + step, self.get(own, source + step))
+
+
+    def request(self, name: str, what: str, element: int, width: int, guard: Any) -> None:
+        space = Space.SHARED if name == SHARED.name else Space.GLOBAL
+        lanes = self.whole.meaning.requests[space, what][(*self.execution, self.block, self.thread // 32)]
+        if guard:
+            lanes.append(range(element * 4, (element + width) * 4))
 
 
 class Whole:

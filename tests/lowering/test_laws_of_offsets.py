@@ -18,7 +18,15 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, Carried, CommitCopies, For, If, Let, LoadMatrices, Move, Steady, Stmt
 from tilewright.ir.visit import exprs_of, variables, walk
 from tilewright.lowering.generator import CarriedStages, NumberedStages, RunningStages
-from tilewright.lowering.hoist_offsets import MOST_POINTERS, _above_xor, _factor, _remainders, _sum, _terms, hoist_offsets
+from tilewright.lowering.hoist_offsets import (
+    MOST_POINTERS,
+    _above_xor,
+    _factor,
+    _remainders,
+    _sum,
+    _terms,
+    hoist_offsets,
+)
 from tilewright.lowering.scheduler import ceil_div_by, strided_count
 
 LANES = 32
@@ -195,20 +203,36 @@ def test_pointers_take_no_more_registers_than_there_are(rows: int) -> None:
     assert touched(made, names) == touched((loop,), names)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_is_added_above_the_bits_of_a_swizzle_stays_in_the_loop(count: int) -> None:
+    """`(16 * turn + 8 * i + t % 8) ^ t % 16` is `16 * turn + own[i]` while 8 * i + t % 8 lies below 16."""
+    column = binary(Op.XOR, Var("turn") * 16 + (Var("i") * 8 + T % 8), T % 16)
+    load = Move(Ref(FRAG, (ZERO,)), Ref(TILE, (ZERO, ZERO, column)), origin="A_frag")
+    copy = Move(Ref(TILE, (ZERO, ZERO, ZERO)), Ref(A, (T * 8 + Var("turn") * 64,)), asynchronous=True, origin="tile")
+    inner = For("i", Const(count), (load,), unroll=True)
+    loop = For("turn", Const(3), (copy, CommitCopies(), inner), steady=Steady(moves_on=True))
+    made = hoist_offsets((loop,), BOUNDS)
+    (left,) = (stmt for stmt in made if isinstance(stmt, For) and stmt.steady)
+    (found,) = (s for s, _ in loops_of(left.body) if isinstance(s, Move) and not s.asynchronous)
+    assert ("t" in set().union(*map(variables, found.src.index))) is (count > 2)
+    for t in range(0, LANES, 5):
+        assert touched(made, {"t": t}) == touched((loop,), {"t": t})
+
+
 RANGES = {"t": Interval(0, 7), "i": Interval(0, 3)}
-I = Var("i")
+INNER = Var("i")
 MANY: list[Expr] = [
-    I * 8 + T,
-    T + I * 16,
-    I * 16 + T % 4,
-    (T + I) * 4,
-    I * 64 + (T & 3) * 2,
-    (T << 3) + (I >> 1),
-    T * 3 + I,
-    (T + 1) * (I + 2),
+    INNER * 8 + T,
+    T + INNER * 16,
+    INNER * 16 + T % 4,
+    (T + INNER) * 4,
+    INNER * 64 + (T & 3) * 2,
+    (T << 3) + (INNER >> 1),
+    T * 3 + INNER,
+    (T + 1) * (INNER + 2),
     T,
-    I * 8,
-    (I * 2 + 1) * (T * 4) + 5,
+    INNER * 8,
+    (INNER * 2 + 1) * (T * 4) + 5,
 ]
 
 
@@ -219,7 +243,7 @@ def values(expr: Expr) -> list[int]:
 @pytest.mark.parametrize("expr", MANY, ids=str)
 def test_what_is_rewritten_keeps_its_values(expr: Expr) -> None:
     assert values(_sum(_terms(expr))) == values(expr) == values(_remainders(expr))
-    for other in (T, T & 3, I, Const(6), Const(8), T * 2):
+    for other in (T, T & 3, INNER, Const(6), Const(8), T * 2):
         turned = binary(Op.XOR, expr, other)
         assert values(_above_xor(turned, RANGES)) == values(turned)
     assert _above_xor(binary(Op.ADD, expr, T), RANGES) == binary(Op.ADD, expr, T)
@@ -227,7 +251,7 @@ def test_what_is_rewritten_keeps_its_values(expr: Expr) -> None:
 
 def test_what_lies_above_an_exclusive_or_is_taken_out_where_the_rest_lies_below() -> None:
     for shift, most in product((8, 16), (7, 8, 15)):
-        turned = binary(Op.XOR, I * shift + Var("rest"), T)
+        turned = binary(Op.XOR, INNER * shift + Var("rest"), T)
         found = _above_xor(turned, {**RANGES, "rest": Interval(0, most)})
         assert (found != turned) is (most <= 7)
 
@@ -241,7 +265,7 @@ def test_a_factor_is_what_a_product_grows_by(name: str, expr: Expr) -> None:
             continue
         grown = [Thread({**at, name: value}).value(term) for value in range(4)]
         assert grown == [Thread(at).value(factor) * value for value in range(4)]
-    assert _factor(T * I * 4, name) is not None
+    assert _factor(T * INNER * 4, name) is not None
     assert _factor(T * T, "t") is None and _factor(T + 1, "t") is None and _factor(Const(5), "t") is None
 
 

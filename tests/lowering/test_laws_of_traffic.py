@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.lowering.traffic import Traffic, check_product
-from tests.random_schedules import Drawing, random_gemm, random_schedule
-from tilewright.dtypes import BF16, F16, F32
-from tilewright.ir.buffer import Space
-from tilewright.ir.work import SplitK
+from tilewright.dtypes import BF16
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
-from tilewright.ladders import find_rung
-from tilewright.model.l2 import _is_staged_whole
 from tilewright.problem import Gemm, Order, make_operands
-from tilewright.problem.reference import view
 from tilewright.toolchain import Build, build
-from tilewright.units import ceil_div
 
 SMALL, PERSISTENT = one_tile(64, 64, 1), persistent(64, 64, 1, subtile=64)
 CONFIGS: dict[str, WgmmaConfig] = {
@@ -42,8 +33,6 @@ CONFIGS: dict[str, WgmmaConfig] = {
 }
 SIZES = {"whole": (128, 128, 128), "edges": (72, 136, 200), "a tile": (64, 64, 64), "short": (128, 64, 8)}
 ORDERS = [(Order.ROW, Order.ROW), (Order.COL, Order.COL)]
-
-
 
 
 def traffic_of(built: Build, **options: Any) -> Traffic:

@@ -17,7 +17,7 @@ from typing import Any
 from simulated_kernels import A, B, C, at, kernel, registers, shared
 
 from tilewright.dtypes import F32, I32
-from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ONE, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, as_expr, both, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, For, If, Let, Move, Stmt
@@ -376,7 +376,6 @@ class OwnState:
         self.whole.reach(name, to, width)
         for step in range(width):
             self.whole.write(self, name, to + step, self.get(own, source + step))
-
 
     def request(self, name: str, what: str, element: int, width: int, guard: Any) -> None:
         space = Space.SHARED if name == SHARED.name else Space.GLOBAL

@@ -8,10 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 from drawn_kernels import MOST, SIDE, SIZE, Drawing, meaning_of
+from simulated_kernels import A, at, kernel, loop, registers
 
-from tilewright.ir.buffer import Space
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import Var
+from tilewright.ir.stmt import Alloc, Move
 from tilewright.problem import Gemm, make_operands
-from tilewright.simulator import simulate
+from tilewright.simulator import Kind, simulate
 from tilewright.simulator.machine import Order
 
 VALUES = [np.random.default_rng(seed).integers(-4, 5, SIZE).astype(np.float32) for seed in range(2)]
@@ -49,3 +52,18 @@ def test_a_drawn_kernel_gives_what_it_means(seed: int) -> None:
 def test_many_drawn_kernels_give_what_they_mean() -> None:
     for seed in range(40, 500):
         check(seed)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("step", range(4))
+def test_vectors_are_looked_at_in_each_turn_of_a_loop(step: int, first: int, width: int) -> None:
+    """Lanes point alike in all turns, `step` elements further in each."""
+    held, turn, lane = registers("held", 4), Var("turn"), Var("threadIdx.x")
+    load = Move(at(held), Ref(A, (lane * width + (turn * step + first),)), width)
+    made = kernel((Alloc(held), loop("turn", 5, load)))
+    run = simulate(made, OPERANDS, on_finding="collect")
+    wrong = [number for number in range(5) if (number * step + first) % width]
+    assert sum(one.occurrences for one in run.findings) == len(wrong)
+    assert all(one.kind is Kind.MISALIGNED for one in run.findings)
+    assert [dict(one.where.loops)["turn"] for one in run.findings] == wrong[:1]

@@ -292,14 +292,19 @@ def named() -> list[dict[str, Any]]:
 
 def table(record: Mapping[str, Any]) -> str:
     """The lines of CONTRIBUTING.md."""
-    rows = ["| package | planted | killed | change nothing | survived | score |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| package | seed | planted | killed | change nothing | survived | score |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, of in record["packages"].items():
         counts = (of["planted"], of["killed"], len(of["equivalent"]), len(of["survived"]))
-        rows.append(f"| `{name}` | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |")
+        rows.append(
+            f"| `{name}` | {of['seed']} | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |"
+        )
     by_hand = record["named"]
     left = by_hand["planted"] - by_hand["killed"]
     score = 100 - 100 * left / by_hand["planted"]
-    rows.append(f"| named | {by_hand['planted']} | {by_hand['killed']} | 0 | {left} | {score:.0f} % |")
+    rows.append(f"| named | - | {by_hand['planted']} | {by_hand['killed']} | 0 | {left} | {score:.0f} % |")
     return "\n".join(rows)
 
 

@@ -10,7 +10,8 @@ build/mutants while src stays as it is: a run that was stopped goes on. Which te
 the file of the test changes: it says what is tried first, and the worst that an old answer does is to let one live.
 
 A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
-way. `--write` writes benchmarks/results/mutants.json and the table of CONTRIBUTING.md; `--check` compares the two.
+way. `--write` writes benchmarks/results/mutants.json, where packages that were not judged keep what was said of them,
+and the table of CONTRIBUTING.md; `--check` compares the two.
 Needs no GPU; needs os.fork.
 """
 
@@ -291,14 +292,19 @@ def named() -> list[dict[str, Any]]:
 
 def table(record: Mapping[str, Any]) -> str:
     """The lines of CONTRIBUTING.md."""
-    rows = ["| package | planted | killed | change nothing | survived | score |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| package | seed | planted | killed | change nothing | survived | score |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, of in record["packages"].items():
         counts = (of["planted"], of["killed"], len(of["equivalent"]), len(of["survived"]))
-        rows.append(f"| `{name}` | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |")
+        rows.append(
+            f"| `{name}` | {of['seed']} | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |"
+        )
     by_hand = record["named"]
     left = by_hand["planted"] - by_hand["killed"]
     score = 100 - 100 * left / by_hand["planted"]
-    rows.append(f"| named | {by_hand['planted']} | {by_hand['killed']} | 0 | {left} | {score:.0f} % |")
+    rows.append(f"| named | - | {by_hand['planted']} | {by_hand['killed']} | 0 | {left} | {score:.0f} % |")
     return "\n".join(rows)
 
 
@@ -357,12 +363,13 @@ def main() -> int:
         for left in score["survived"]:
             print(f"  survived: {left['place']}: {left['change']} ({left['mutant']})")
     if given.write:
-        origin = {"seed": given.seed, "sample": given.sample, **this_run()}
+        origin = {"seed": given.seed, **this_run()}
         verdicts_by_hand = [one["verdict"] for one in named()]
         by_hand = {"planted": len(verdicts_by_hand), "killed": verdicts_by_hand.count("killed")}
-        RECORD.write_text(
-            json.dumps({**origin, "packages": packages, "named": by_hand}, indent=1) + "\n", encoding="utf-8"
-        )
+        known = json.loads(RECORD.read_text(encoding="utf-8"))["packages"]
+        judged = known | {package: origin | score for package, score in packages.items()}
+        record = {"packages": {package: judged[package] for package in PACKAGES}, "named": by_hand}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text())), encoding="utf-8")
     return 0
 

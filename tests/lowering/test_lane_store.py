@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.lowering.traffic import Traffic, check_product
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import StoreMatrices, TeamBarrier, TmaStore
@@ -25,6 +26,7 @@ from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
 from tilewright.schedule import Pipeline, Relayout, Schedule, Stage, Transfer
 from tilewright.simulator import Kind, Run, simulate
+from tilewright.simulator.listeners import standard_listeners
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import round_up
 
@@ -56,9 +58,11 @@ def by_lanes(gemm: Gemm, point: Any, variant: Variant | None = None) -> Build:
 
 def right(gemm: Gemm, built: Build, **options: Any) -> Run:
     operands = make_operands(gemm)
-    computed, run = run_on_simulator(built, operands, **options)
+    traffic = Traffic(operands)
+    computed, run = run_on_simulator(built, operands, listeners=(*standard_listeners(), traffic), **options)
     verdict = check(operands, computed)
     assert verdict.ok and not run.errors, verdict.message
+    check_product(traffic, built)
     return run
 
 
@@ -68,6 +72,13 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
     right(gemm, by_lanes(gemm, point))
+
+
+@pytest.mark.cross_section("n", every=3)
+@pytest.mark.parametrize("n", [61, 64, 7])
+def test_a_warp_that_stores_one_and_a_half_times_as_many_rows_as_it_has_lanes(n: int) -> None:
+    gemm = problem(200, n, 24, n + 1 + n % 2)
+    right(gemm, by_lanes(gemm, persistent(192, 64, 1, subtile=64)))
 
 
 @pytest.mark.cross_section("start", "ldc", every=2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.lowering.traffic import Traffic, check_table, times_added, times_read
 from tilewright.dtypes import F16, F32, Array, DType
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import RasterOrder
@@ -87,13 +88,23 @@ def check_batch(
     parts = -(-gemm.k // part_of_k) if part_of_k else 1
     if part_of_k:
         storages[2] = np.full(count * parts * gemm.m * gemm.ldc, np.nan, np.float32)
-    launch = {"listeners": (), "batching": batching, "part_of_k": 64 if stream_k else part_of_k, **options}
-    run = built.simulate(Operands(gemm, *storages, added), **launch)
+    operands = Operands(gemm, *storages, added)
+    traffic = Traffic(operands)
+    launch = {"listeners": (traffic,), "batching": batching, "part_of_k": 64 if stream_k else part_of_k, **options}
+    run = built.simulate(operands, **launch)
+    for name, step in zip("AB", steps, strict=False):
+        times = times_read(built, gemm, name) * (1 if step else count)  # type: ignore[arg-type]
+        for number in range(count if step else 1):
+            own = traffic.reads[name][number * step :][: each[0].storage(name).size]
+            if not stream_k:  # else the items of a tile may meet within a step over k
+                check_table(own, gemm, name, times)  # type: ignore[arg-type]
     for number, one in enumerate(each):
         own = replace(one, **{n.lower(): getattr(each[0], n.lower()) for n in shared})
         if part_of_k:
             result = run.c.reshape(count, parts, gemm.m, gemm.ldc)[number, :, :, : gemm.n].sum(0, dtype=np.float32)
         else:
+            check_table(traffic.writes["C"][number * steps[2] :][: one.c.size], gemm, "C", 1)
+            check_table(traffic.reads["C"][number * steps[2] :][: one.c.size], gemm, "C", times_added(gemm))
             result = gemm.out.decode(view(gemm, "C", run.c[number * steps[2] :][: one.c.size]))
         verdict = check(own, result)
         assert verdict.ok, (number, verdict.message)

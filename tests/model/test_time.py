@@ -102,10 +102,16 @@ def test_what_runs_ahead_is_not_waited_for() -> None:
     assert term("latency", predicted(ahead)) < 0.2 * term("latency", predicted())
 
 
-def test_each_round_of_loads_waits_for_the_latency_but_moves_its_bytes_once() -> None:
-    once, four = (predicted(replace(WORK, load_groups=count), blocks_per_sm=1).seconds for count in (1, 4))
+@pytest.mark.parametrize(("share", "latency"), [(0.0, 260), (0.25, 370), (1.0, 700), (3.0, 700)])
+def test_each_round_of_loads_waits_for_the_latency_but_moves_its_bytes_once(share: float, latency: float) -> None:
+    """The latency of L2, 260 clocks on the H200, and for the share of the bytes that DRAM serves that of DRAM, 700."""
+    moved = share * WORK.strip_bytes * WORK.steps * WORK.blocks
+    fast = replace(H200, dram_gb_per_s=1e9)  # no bound of its own
+    once, four = (
+        predicted(replace(WORK, load_groups=count), fast, blocks_per_sm=1, dram_bytes=moved).seconds for count in (1, 4)
+    )
     most = ceil(WORK.blocks / H200.sm_count)
-    assert four - once == pytest.approx(most * WORK.steps * 3 * H200.l2_latency_clk / predicted().clock_hz)
+    assert four - once == pytest.approx(most * WORK.steps * 3 * latency / predicted().clock_hz)
 
 
 def test_products_that_a_block_waits_for_cost_a_restart_each_step_and_say_so() -> None:

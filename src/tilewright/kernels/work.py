@@ -92,6 +92,7 @@ class Work:
     cp.async for which each step ends in a wait; 0: not counted. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     code: instructions of a warp that a step is written out to, a rolled loop counted once; 0: not counted.
+    from_dram: of the bytes that the L2 is asked for, the share that comes from DRAM; 0: not known.
     """
 
     step: Phase
@@ -111,6 +112,18 @@ class Work:
     inputs: str = ""
     sums: str = "f32"
     code: Column = 0
+    from_dram: Column = 0.0
+
+    def from_dram_as(self, dram_bytes: float) -> Work:
+        """The same work, of a grid that moves so many bytes between L2 and DRAM.
+
+        >>> nothing = Phase()
+        >>> work = Work(nothing, nothing, steps=4, warps=1, blocks=2, strip_bytes=100, flops=1)
+        >>> work.from_dram_as(200).from_dram, work.from_dram_as(900).from_dram
+        (0.25, 1.0)
+        """
+        asked = self.strip_bytes * self.steps * self.blocks
+        return replace(self, from_dram=min(1.0, dram_bytes / asked) if asked else 0.0)
 
 
 def asked_rows(gemm: Gemm, name: OperandName, rows: Column, readers: Column = 1) -> Column:

@@ -86,7 +86,13 @@ class Sm:
         work = self.work
         barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
         strips = np.minimum(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
-        return barriers + work.load_groups * self.spec.l2_latency_clk + strips
+        return barriers + work.load_groups * self.load_latency + strips
+
+    @property
+    def load_latency(self) -> Any:
+        """Clocks until a value of global memory is there: the latencies of L2 and DRAM, by where the data lies."""
+        near, far = self.spec.l2_latency_clk, self.spec.dram_latency_clk
+        return near + self.work.from_dram * (far - near)
 
     @property
     def restart(self) -> float:

@@ -48,6 +48,7 @@ def predict_time(
     clock_mhz: of the SMs; by default that of the data sheet for the units that the kernel uses.
     """
     clock_hz = _clock_hz(work, spec, clock_mhz)
+    work = work.from_dram_as(dram_bytes)
     sm = Sm.of(work, spec)
     most, together = (int(count) for count in sm.blocks(blocks_per_sm))
     dram_seconds = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)

@@ -238,14 +238,16 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
     or not at all, so that a class has three kernels, not sixteen. A function of the epilogue is long, and few calls of
     one have a beta: where that is 0, the way that reads an addend is left out."""
     tile = shape.tile
-    exact = frozenset(DIMS if all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS) else ())
+    whole_tiles = frozenset(dim for dim in DIMS if gemm.size(dim) % tile[dim] == 0)
+    repeats = config.kernel.kind == "simt" and not whole_tiles >= {"m", "n"}
+    exact = whole_tiles if len(whole_tiles) == len(DIMS) else whole_tiles & {"k"} if repeats else frozenset[Dim]()
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
     whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
     overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
-    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites)
+    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
@@ -255,7 +257,8 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     # Of exact ones `whole` need not say what is true of them.
     whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact for v in variants)
     overwrites = all(v.overwrites for v in variants)
-    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites)
+    repeats = any(v.repeats for v in variants)  # which is no assumption about sizes
+    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites, repeats=repeats)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

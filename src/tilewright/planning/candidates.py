@@ -347,8 +347,8 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
-    clears their flags. Copies through registers lie between the k steps of large threads, where none of them is guarded:
-    with guards there are too few registers."""
+    clears their flags. Copies through registers lie between the k steps of large threads, where k has no edge and none
+    of them is guarded: with guards there are too few registers."""
     blocks = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n) * c.cluster_k * count
     few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
     whole = gemm.k % c.k == 0

@@ -22,7 +22,7 @@ from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.tensor_map import PackedArguments, TensorMaps
-from tilewright.units import KIB, ceil_div, resident_blocks
+from tilewright.units import KIB, resident_blocks
 
 Dim3 = tuple[int, int, int]
 
@@ -95,7 +95,6 @@ class LoadedKernel:
         except Exception as failure:
             raise launch_error(failure, f"loading kernel {cubin.entry!r} on {gpu.name}") from failure
         _opt_in_to_shared_memory(gpu, self._kernel, cubin, source)
-        _prefer_shared_memory(self)
         self._most_blocks = self._resident_blocks() if source.resident else 0
 
     def launch(self, stream: Any, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> None:
@@ -313,27 +312,4 @@ def _opt_in_to_shared_memory(gpu: Gpu, kernel: Any, cubin: Cubin, source: CudaSo
             gpu.handle,
         ),
         f"allowing kernel {cubin.entry!r} {source.dynamic_shared_bytes} bytes of dynamic shared memory",
-    )
-
-
-def _prefer_shared_memory(kernel: LoadedKernel) -> None:
-    """Ask for as much of an SM's memory as shared memory as all blocks that fit need. The driver's own choice depends
-    on what ran before, and may leave room for fewer of them."""
-    from cuda.bindings import driver
-
-    gpu, source = kernel.gpu, kernel.source
-    block_bytes = kernel.cubin.resources.shared_bytes + source.dynamic_shared_bytes
-    if not block_bytes:
-        return
-    block_bytes += gpu.attributes["reserved_shared_memory_per_block"]
-    needed = kernel.blocks_per_sm() * block_bytes
-    percent = min(100, ceil_div(100 * needed, gpu.attributes["max_shared_memory_per_multiprocessor"]))
-    driver_answer(
-        driver.cuKernelSetAttribute(
-            driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-            percent,
-            driver.CUkernel(int(kernel._kernel.handle)),
-            gpu.handle,
-        ),
-        f"asking for shared memory for kernel {source.entry!r}",
     )

@@ -111,6 +111,8 @@ class Variant:
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
     overwrites: beta is 0, so that C is written and not read.
+    repeats: nothing that is stored depends on what stands in the place of lines of A and B behind the last one: it is
+    read once more, and a loop over k has no guards but those of k.
     guard: the kernel runs on a condition, which its launch is told on the device; None: always.
 
     >>> Variant(exact=frozenset("mn")).name
@@ -124,6 +126,7 @@ class Variant:
     whole: bool = False
     overwrites: bool = False
     guard: Guard | None = None
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -147,6 +150,7 @@ class Variant:
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         parts += ["overwrites"] if self.overwrites else []
+        parts += ["repeats"] if self.repeats else []
         parts += [self.guard.value] if self.guard else []
         return "_".join(parts)
 

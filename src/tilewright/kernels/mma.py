@@ -210,7 +210,7 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are not whole fragments of {_FRAGMENT_ROWS}",
     ),
     *THREADS_FIT,
-    ring_fits(shared_bytes),
+    ring_fits(lambda c, g: shared_bytes(c, g.dtype.bytes)),
     Law(
         lambda c, g: (c.store == "quad_shuffle") & (_unaligned_quads(g) | (c.warp_n % (QUAD_LANES * 8) != 0)),
         lambda c, g: "a quad shuffle transpose needs a row-major C of 2-byte elements with rows of 16 bytes",

@@ -113,13 +113,12 @@ PERSISTENT_IS_RASTERISED = Law(
 )
 
 
-def ring_fits(shared_bytes: Callable[[Any, int], Column]) -> Law:
-    """A ring has two stages, and shared memory has room for it. shared_bytes: of a configuration and the bytes of an
-    element."""
+def ring_fits(shared_bytes: Callable[[Any, Any], Column]) -> Law:
+    """A ring has two stages, and shared memory has room for it. shared_bytes: of a configuration for a problem."""
     return Law(
-        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
+        lambda c, g: (c.stages < 2) | (shared_bytes(c, g) > MAX_SHARED_BYTES),
         lambda c, g: (
-            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
+            f"{c.stages} stages take {shared_bytes(c, g)} bytes of shared memory: use 2 or more, "
             f"of at most {MAX_SHARED_BYTES} bytes"
         ),
     )

@@ -1,13 +1,13 @@
 """Pass 3: accesses that may leave the matrix are guarded.
 
 needs: global accesses with logical (row, column) indices, as wide as they will be. leaves: every global access inside
-its matrix; out of range, loads give zero and stores do nothing. pinned before layouts: afterwards rows and columns
-can no longer be told from an offset.
+its matrix; out of range, loads give zero and stores do nothing; or loads of A and B give the last line once more.
+pinned before layouts: afterwards rows and columns can no longer be told from an offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
@@ -21,8 +21,10 @@ from tilewright.lowering.located import end_of
 from tilewright.problem.gemm import FACTORS
 
 
-def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: bool = False) -> Body:
-    """`body` with a guard on each global access that could be out of range. whole: of `Variant`."""
+def guard_edges(
+    body: Body, program: Program, exact: frozenset[str], *, whole: bool = False, repeats: bool = False
+) -> Body:
+    """`body` with a guard on each global access that could be out of range. whole, repeats: of `Variant`."""
     counted = {
         axis.name
         for loop in program.loops
@@ -30,14 +32,14 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         if axis.extent is None and axis.stride == 1 and len(loop.axes) == 1
     }
 
-    def conditions(place: Ref, width: int) -> Expr:
+    def conditions(place: Ref, width: int, inside: Set[str] = exact) -> Expr:
         operand = program.gemm.operand(place.buffer.name)
         if operand.is_single:
             return both()
         found = []
         for dim, index in zip(operand.dims, place.index[:2], strict=True):
             # A loop that counts a whole dimension one by one never leaves it.
-            if dim in exact or (isinstance(index, Var) and index.name in counted):
+            if dim in inside or (isinstance(index, Var) and index.name in counted):
                 continue
             if operand.is_vector and dim != operand.contiguous:
                 continue  # the same in all lines, so read once for them
@@ -56,6 +58,10 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         inside = conditions(place, stmt.width)
         if isinstance(inside, Const):
             return None
+        ends_inside = stmt.width == 1 or whole or program.gemm.operand(place.buffer.name).contiguous in exact
+        if repeats and place.buffer.name in FACTORS and ends_inside:
+            repeating = _repeating(stmt, program, exact)
+            return (replace(repeating, guard=both(stmt.guard, conditions(repeating.src, 1, {*exact, "m", "n"}))),)
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
         if (whole and place.buffer.name in FACTORS) or _ends_with_c(stmt, place, program):
@@ -70,6 +76,18 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
 
     return rewrite(body, change)
+
+
+def _repeating(load: Move, program: Program, exact: frozenset[str]) -> Move:
+    """A load whose line along m or n is the last one, where it would lie behind it; of neighbours on several lines the
+    last ones that are loaded together."""
+    operand, index = program.gemm.operand(load.src.buffer.name), list(load.src.index)
+    for at, dim in enumerate(operand.dims):
+        if dim != "k" and dim not in exact:
+            last = end_of(program, dim) - 1
+            neighbours = load.width if dim == operand.contiguous else 1
+            index[at] = binary(Op.MIN, index[at], last // neighbours * neighbours)
+    return replace(load, src=Ref(load.src.buffer, tuple(index)))
 
 
 def _ends_with_c(stmt: Move, place: Ref, program: Program) -> bool:

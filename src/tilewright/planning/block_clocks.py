@@ -128,15 +128,18 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
         found = c.per_sm if "per_sm" in names else wgmma.blocks_per_sm(c)
         size_bytes = c.shared_bytes if "shared_bytes" in names else wgmma.shared_bytes(c)
         return found * (size_bytes <= spec.max_shared_bytes_per_block)
-    family = mma if kind == "mma" else simt
 
     def fitting(c: Any) -> Any:
-        registers = simt.registers_of(c) if kind == "simt" else 2 * accumulators_of(c) + _OTHER_REGISTERS
+        if kind == "simt":
+            registers, size_bytes = simt.registers_of(c), simt.shared_bytes(c, gemm)
+        else:
+            registers = 2 * accumulators_of(c) + _OTHER_REGISTERS
+            size_bytes = mma.shared_bytes(c, gemm.dtype.bytes)
         return blocks_that_fit(
             spec,
             warps=warps_of(c),
             registers_per_thread=np.minimum(spec.max_registers_per_thread, registers),
-            shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
+            shared_bytes=size_bytes,
         )
 
-    return c.fact(("blocks per SM", gemm.dtype, spec), fitting) if isinstance(c, Columns) else fitting(c)
+    return c.fact(("blocks per SM", gemm.dtype, gemm.b, spec), fitting) if isinstance(c, Columns) else fitting(c)

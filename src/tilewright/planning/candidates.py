@@ -348,11 +348,11 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
-    clears their flags. Copies through registers lie between the k steps of large threads, where no edge is guarded:
-    with guards there are too few registers."""
+    clears their flags. Copies through registers lie between the k steps of large threads, where k has no edge and none
+    of them is guarded: with guards there are too few registers."""
     blocks = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n) * c.cluster_k * count
     few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
-    whole = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0)
+    whole = gemm.k % c.k == 0
     unrolled = (c.a_transport == "registers") & (c.b_transport == "registers") & (c.unroll == c.k)
     large = (accumulators_of(c) >= _LARGE_THREADS) & (c.m == 2 * c.warp_m) & (c.n == 2 * c.warp_n)
     return c.with_columns(dependent_launch=few | (c.stream_k > 0), interleaved_copies=whole & unrolled & large)

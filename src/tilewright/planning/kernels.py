@@ -26,6 +26,7 @@ from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.row_sums import RowSumsConfig
 from tilewright.kernels.scaling import ScalingConfig
+from tilewright.kernels.simt import SimtConfig, repeats_lines
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
@@ -235,17 +236,22 @@ def _formats(gemm: Gemm) -> tuple[Any, ...]:
 
 def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:
     """What may be assumed of a problem as the kernel of a plan finds it, behind copies. Sizes are exact all together
-    or not at all, so that a class has three kernels, not sixteen. A function of the epilogue is long, and few calls of
-    one have a beta: where that is 0, the way that reads an addend is left out."""
+    or not at all, or k alone where lines are repeated, so that a class has four kernels, not sixteen. A function of the
+    epilogue is long, and few calls of one have a beta: where that is 0, the way that reads an addend is left out."""
     tile = shape.tile
-    exact = frozenset(DIMS if all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS) else ())
+    exact = frozenset(dim for dim in DIMS if gemm.size(dim) % tile[dim] == 0)
+    repeats = False
+    if len(exact) < len(DIMS):
+        kernel = config.kernel
+        repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel)
+        exact = frozenset[Dim]("k" if repeats else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
     whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
     overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
-    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites)
+    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
@@ -253,9 +259,11 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     exact = frozenset.intersection(*(variant.exact for variant in variants))
     read, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "C"))
     # Of exact ones `whole` need not say what is true of them.
-    whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact for v in variants)
+    every = frozenset(DIMS)
+    whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
     overwrites = all(v.overwrites for v in variants)
-    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites)
+    repeats = any(v.repeats for v in variants)  # which is no assumption about sizes
+    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites, repeats=repeats)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

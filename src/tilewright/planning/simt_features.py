@@ -1,5 +1,5 @@
 """What the trees of SIMT kernels ask about: how many warps cover each other's waits, what a thread holds, what blocks
-share, and which parts of the time a plan spends where.
+share, what their shared memory leaves of the L1, and which parts of the time a plan spends where.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.simt import copied_by_registers, registers_of
+from tilewright.kernels.simt import copied_by_registers, registers_of, shared_bytes
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.exchange import filled_sms, parts_of, streams_k
 from tilewright.planning.packing import TMA_BYTES
 from tilewright.problem.gemm import Gemm, OperandName
-from tilewright.units import ceil_div
+from tilewright.units import KIB, ceil_div
+
+_L1_AND_SHARED_BYTES = 256 * KIB
+"""Of an SM of compute capability 9.0, where plans were measured. Source: CUDA C++ programming guide."""
+
+_L1_LINE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ def sized_features(
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     asked_bytes = blocks * busiest.steps * (_asked(c, lie, size_bytes, "A") + _asked(c, lie, size_bytes, "B"))
     depth, steps_clocks = np.maximum(k, 1), busiest.steps * busiest.step
+    left_bytes = _left_of_l1(c, gemm, spec, busiest.together)
+    lines_bytes = 1.0 * busiest.together * (_in_flight(c, lie, size_bytes, "A") + _in_flight(c, lie, size_bytes, "B"))
     clock_hz = 1e6 * spec.boost_clock_mhz
     return (
         *(np.where(streams_k(c), -1.0, np.log2(c.split_k)), parts_of(c), *lie),
@@ -93,7 +100,27 @@ def sized_features(
         *(np.log2(seconds), moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds, np.log2(moved_bytes / spec.l2_bytes)),
         *(np.log2(np.maximum(count * gemm.flops, 1) / seconds), np.log2(np.maximum(asked_bytes, 1) / seconds)),
         *(log2(count), c.dependent_launch, c.interleaved_copies),
+        *(left_bytes, np.log2(1 + lines_bytes), np.log2((1 + lines_bytes) / left_bytes)),
     )
+
+
+def _left_of_l1(c: Columns, gemm: Gemm, spec: DeviceSpec, together: Any) -> Any:
+    """Bytes of the L1 beside the shared memory of so many blocks: the driver takes the smallest carve-out that fits."""
+    needed = together * (shared_bytes(c, gemm) + spec.reserved_shared_bytes_per_block)
+    carveouts = np.array(spec.shared_carveouts_bytes)
+    taken = carveouts.take(carveouts.searchsorted(np.minimum(needed, carveouts[-1])))
+    return 1.0 * (_L1_AND_SHARED_BYTES - taken)
+
+
+def _in_flight(c: Columns, lie: tuple[Column, ...], size_bytes: int, name: OperandName) -> Any:
+    """Bytes of lines of the L1 that the loads of A or B of a block wait for: whole lines, of each row of a tile where
+    rows run along k. Copies of 16 bytes by cp.async go around the L1."""
+    along_k, aligned_bytes = (1 - lie[0], lie[2]) if name == "A" else (lie[1], lie[3])
+    side, transport = (c.m, c.a_transport) if name == "A" else (c.n, c.b_transport)
+    by_async = transport == "cp_async"
+    ahead = np.where(by_async, c.stages - 1, 1) * c.k * size_bytes
+    rows = side * np.where(along_k > 0, ceil_div(ahead, _L1_LINE_BYTES) * _L1_LINE_BYTES, ahead)
+    return np.where(by_async & (along_k < 1) & (aligned_bytes >= TMA_BYTES), 0, rows)
 
 
 def _asked(c: Columns, lie: tuple[Column, ...], size_bytes: int, name: OperandName) -> Any:

@@ -83,7 +83,7 @@ def case_fp8(rank: int, ranks: int) -> None:
     """A gather has the bits of each rank's rows multiplied alone; a scatter is within the bound of what each rank
     rounds."""
     fp8 = torch.float8_e4m3fn
-    for by_rows, (m, n, k) in itertools.product((True, False), ((256, 256, 512), (72, 264, 128))):
+    for by_rows, m, n, k in ((True, 256, 256, 512), (False, 72, 264, 128)):
         shards = [normal(m, k, seed=i).to(fp8) for i in range(ranks)]
         scales = [normal(m if by_rows else 1, 1, seed=20 + i, dtype=torch.float32).abs() + 0.5 for i in range(ranks)]
         b = normal(n, k, seed=50 + rank).to(fp8).T
@@ -92,7 +92,7 @@ def case_fp8(rank: int, ranks: int) -> None:
         whole = torch.cat([x.double() * scale.double() for x, scale in zip(shards, scales, strict=True)])
         exact, sizes = (whole @ b.double()) * of_b, (whole.abs() @ b.double().abs()) * of_b
         bound = 2.0**-8 * exact.abs() + 2.0**-10 * sizes
-        for fast in (False, True):
+        for fast in (False, True)[: 1 + by_rows]:  # few kernels: each takes seconds to compile
             options = {"scale_a": scales[rank], "scale_b": of_b, "fast_accumulation": fast}
             alone = [
                 tilewright.scaled_matmul(shard, b, scale, of_b, fast_accumulation=fast)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tilewright.frontend.options import PLAIN
+from tilewright.lowering.rank_sums import MOST_BLOCKS
 from tilewright.runtime.driver import gpu_problem
 
 torch: Any = pytest.importorskip("torch")
@@ -87,17 +88,21 @@ def test_a_kernel_waits_for_rows_from_the_host(rank: int, rows: tuple[int, ...],
 @pytest.mark.parametrize("k", [192, 1000])
 def test_kernels_side_by_side_add_up(rows: tuple[int, ...], k: int) -> None:
     """Each rank is a stream: few tiles, so that all blocks of all ranks run at once."""
-    from tilewright.distributed.pytorch.shared import SummedProducts, parts_elements
+    from tilewright.distributed.pytorch.shared import PartsMemory, SummedProducts, parts_elements, parts_flag_bytes
 
-    ranks, m, n, flag_bytes = len(rows), sum(rows), 256, 1 << 18
+    ranks, m, n = len(rows), sum(rows), 256
     a = [torch.randn(m, k, device="cuda").bfloat16() for _ in range(ranks)]
     b = [torch.randn(k, n, device="cuda").bfloat16() for _ in range(ranks)]
-    sum_bytes = 2 * parts_elements(rows, n)
-    memory = [torch.zeros(flag_bytes + sum_bytes, dtype=torch.uint8, device="cuda") for _ in range(ranks)]
+    room_bytes = 2 * parts_elements(rows, n)
+    flag_bytes = parts_flag_bytes(ranks, room_bytes)
+    memory = [torch.zeros(flag_bytes + room_bytes, dtype=torch.uint8, device="cuda") for _ in range(ranks)]
     flags = [one.data_ptr() for one in memory]
-    sums = [address + flag_bytes for address in flags]
-    found = [SummedProducts(rows, rank, sums, flags, sum_bytes, PLAIN, "cuda") for rank in range(ranks)]
-    assert len({one.plan(0, a[rank], b[rank]).words for rank, one in enumerate(found)}) == 1
+    received = [address + flag_bytes for address in flags]
+    parts = PartsMemory(flags, flag_bytes, received, room_bytes, lambda size: torch.empty_like(memory[0][:size]))
+    found = [SummedProducts(rows, rank, parts, PLAIN, "cuda") for rank in range(ranks)]
+    for rank, one in enumerate(found):
+        one.plan(0, a[rank], b[rank])
+    assert len({one.words for one in found}) == 1
     streams, draw = [torch.cuda.Stream() for _ in rows], random.Random(1)
     own = [b[0].new_empty(count, n) for count in rows]
     first: list[Any] = []
@@ -114,4 +119,6 @@ def test_kernels_side_by_side_add_up(rows: tuple[int, ...], k: int) -> None:
     starts = found[0]._shards.starts
     for rank, one in enumerate(first):
         assert bounded(one, a, b, slice(starts[rank], starts[rank + 1]))
-    assert not any(one[:flag_bytes].any() for one in memory)
+    for one in memory:
+        of_blocks, of_tiles = one[:flag_bytes].view(torch.int32).tensor_split([(ranks + 1) * MOST_BLOCKS])
+        assert set(of_blocks.tolist()) == {0, REPETITIONS} and not of_tiles.any()

@@ -31,7 +31,7 @@ from typing import Any
 
 from mutant_places import ROOT, Mutant, all_of, digest, drawn
 
-from tilewright.bench.records import this_run
+from tilewright.bench.records import command, commit, now
 
 PACKAGES = ("layout", "simulator", "lowering", "planning")
 TESTS = (
@@ -363,7 +363,7 @@ def main() -> int:
         for left in score["survived"]:
             print(f"  survived: {left['place']}: {left['change']} ({left['mutant']})")
     if given.write:
-        origin = {"seed": given.seed, **this_run()}
+        origin = {"seed": given.seed, "command": command(), "commit": commit(), "date": now()}
         verdicts_by_hand = [one["verdict"] for one in named()]
         by_hand = {"planted": len(verdicts_by_hand), "killed": verdicts_by_hand.count("killed")}
         known = json.loads(RECORD.read_text(encoding="utf-8"))["packages"]

@@ -39,15 +39,20 @@ def origin_of(torch: Any, device: str) -> Row:
 
 def recorded(origin: Row, rows: Iterable[Row], out: Path | None) -> Iterator[Row]:
     """Rows as they come, each printed, and written behind those before it."""
-    lines = [json.dumps(origin)]
+    lines = [_line(origin)]
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     for row in rows:
-        lines.append(json.dumps(row))
+        lines.append(_line(row))
         print(lines[-1], flush=True)
         if out is not None:
             out.write_text("\n".join(lines) + "\n", encoding="utf-8")
         yield row
+
+
+def _line(row: Row) -> str:
+    """Without blanks: records ship with the package."""
+    return json.dumps(row, separators=(",", ":"))
 
 
 def runs_in(path: Path) -> list[tuple[Row, list[Row]]]:

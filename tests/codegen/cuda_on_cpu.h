@@ -104,6 +104,7 @@ struct Fiber {
 Fiber* running;
 dim3 block_index, grid_size, block_size;
 float exchanged[1024];
+int exchanged_whole[1024];
 bool copies_land_at_once;
 ucontext_t scheduler;
 void (*kernel)();
@@ -234,12 +235,29 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
 }
 // All threads of the block come here, which is more than a GPU asks for.
 inline float __fdividef(float value, float by) { return value / by; }
-inline float __shfl_xor_sync(unsigned, float value, int apart) {
+inline unsigned own_number() {
     const dim3 at = threadIdx, size = cpu::block_size;
-    const unsigned self = (at.z * size.y + at.y) * size.x + at.x;
+    return (at.z * size.y + at.y) * size.x + at.x;
+}
+inline float __shfl_xor_sync(unsigned, float value, int apart) {
+    const unsigned self = own_number();
     cpu::exchanged[self] = value;
     __syncthreads();
     const float other = cpu::exchanged[self ^ unsigned(apart)];
     __syncthreads();
     return other;
+}
+// What the lane below holds; 0, which changes no sum and no end, where there is none.
+inline int from_below(int value, int apart) {
+    const unsigned self = own_number();
+    cpu::exchanged_whole[self] = value;
+    __syncthreads();
+    const int below = self % 32 < unsigned(apart) ? 0 : cpu::exchanged_whole[self - unsigned(apart)];
+    __syncthreads();
+    return below;
+}
+inline void add_from_below(int& place, int apart) { place += from_below(place, apart); }
+inline void larger_from_below(int& place, int apart) {
+    const int below = from_below(place, apart);
+    place = place < below ? below : place;
 }

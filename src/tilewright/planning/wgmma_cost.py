@@ -22,7 +22,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
-from tilewright.kernels.work import asked_rows, is_misaligned
+from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
@@ -462,7 +462,7 @@ def sized_features(
         *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
         *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
-        *_asked_of_l2(c, timed, np.asarray(n) > m, seconds),
+        *(*_asked_of_l2(c, timed, np.asarray(n) > m, seconds), log2(rows_begin_at(gemm, "C"))),
     )
 
 

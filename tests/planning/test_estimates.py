@@ -184,7 +184,7 @@ def test_boxes_of_c_are_wide_where_its_rows_begin_inside_sectors() -> None:
 
 
 def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: pytest.MonkeyPatch) -> None:
-    gemm, spec = problem(5, 3072, 3072, "bf16", "TN"), device("H200")  # rows of A are no whole 16 bytes
+    gemm, spec = problem(5, 3072, 3072, "bf16", "TN"), device("H200")  # rows of A begin at 10 bytes
     alignment = alignment_of_rows(gemm)
 
     def first(kind: str, packed: frozenset[Any]) -> PlanConfig:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Literal
 
 from tilewright.kernels.columns import Column
-from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.problem.gemm import Gemm, OperandName
 
 IN_FLIGHT_REGISTERS = 16
@@ -144,6 +144,12 @@ def asked_rows(gemm: Gemm, name: OperandName, rows: Column, readers: Column = 1)
 def is_misaligned(gemm: Gemm, name: OperandName) -> bool:
     """Whether rows of A or B are sector-misaligned."""
     return gemm.leading(name) * gemm.operand(name).dtype.bytes % SECTOR_BYTES != 0
+
+
+def rows_begin_at(gemm: Gemm, name: OperandName) -> int:
+    """The power of two, a line of 128 bytes at most, that rows of A, B or C begin at multiples of."""
+    pitch = gemm.leading(name) * gemm.operand(name).dtype.bytes
+    return min(pitch & -pitch, LINE_BYTES) if pitch else LINE_BYTES
 
 
 def round_trips(registers: float) -> int:

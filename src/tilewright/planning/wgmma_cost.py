@@ -22,7 +22,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
-from tilewright.kernels.work import asked_rows, is_misaligned
+from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.correction import Trees, fit_for
 from tilewright.planning.exchange import exchange_clocks, parts_of
@@ -285,7 +285,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
             "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & whole_rows & (c.subtile > 0)),
-            "cut": _PARTED_BYTES / 2 * (c.split_k == 1) * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
+            "cut": _PARTED_BYTES / 2 * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used),
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
         }
@@ -404,7 +404,7 @@ def timed(
         sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    parted_bytes = m * (c.parted * (columns - 1) + c.cut * n)
+    parted_bytes = m * (c.parted * (columns - 1) + c.cut * n * (c.split_k == 1))
     moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
@@ -462,7 +462,7 @@ def sized_features(
         *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
         *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
-        *_asked_of_l2(c, timed, np.asarray(n) > m, seconds),
+        *(*_asked_of_l2(c, timed, np.asarray(n) > m, seconds), log2(rows_begin_at(gemm, "C"))),
     )
 
 

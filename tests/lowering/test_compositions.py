@@ -22,6 +22,7 @@ from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
+from tilewright.lowering import products
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
@@ -56,6 +57,15 @@ def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
     gemm = Gemm(200, 136, 200, BF16, out=BF16)
     built = check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 3, shared=shared, resident_blocks=4)
     assert all(one.rank == 3 for one in built.kernel.maps)
+
+
+def test_a_shared_matrix_by_tma_is_asked_for_as_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor map of it has no second one: the hardware reads zeros there, and so does the simulator."""
+    gemm = Gemm(64, 64, 64, BF16, out=BF16)
+    check_batch(gemm, schedule_at(gemm, one_tile(64, 64, 1)), 2, shared="B")
+    monkeypatch.setattr(products, "shared_matrix_of", products.matrix_of)
+    with pytest.raises(AssertionError):
+        check_batch(gemm, schedule_at(gemm, one_tile(64, 64, 1)), 2, shared="B")
 
 
 @pytest.mark.cross_section("name", every=3)

@@ -48,7 +48,7 @@ def traffic_of(built: Build, **options: Any) -> Traffic:
     return traffic
 
 
-@pytest.mark.cross_section("name", "size", "orders", every=8)
+@pytest.mark.cross_section("name", "size", "orders", every=11)
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", CONFIGS)
@@ -75,7 +75,7 @@ MMA_WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.cross_section("tiles", "stages", "way", "is_persistent", every=6)
+@pytest.mark.cross_section("tiles", "stages", "way", "is_persistent", every=7)
 @pytest.mark.parametrize("is_persistent", [False, True])
 @pytest.mark.parametrize("way", MMA_WAYS)
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -102,7 +102,7 @@ SIMT_WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.cross_section("way", "orders", "is_persistent", every=3)
+@pytest.mark.cross_section("way", "orders", "is_persistent", every=4)
 @pytest.mark.parametrize("is_persistent", [False, True])
 @pytest.mark.parametrize("orders", [(Order.ROW, Order.ROW), (Order.COL, Order.COL), (Order.ROW, Order.COL)])
 @pytest.mark.parametrize("way", SIMT_WAYS)

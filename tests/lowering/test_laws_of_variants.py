@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from tilewright.dtypes import BF16, F32, DType
+from tilewright.ir.kernel import C_ODD
+from tilewright.kernels.wgmma_presets import persistent
 from tilewright.ladders import find_rung
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, LANE, RANK, THREAD, bounds_of
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, variant_for, widest
 from tilewright.problem import Epilogue, Gemm, Order
 from tilewright.toolchain import build
@@ -95,3 +98,20 @@ def test_what_is_added_counts_as_what_is_written() -> None:
     far = replace(gemm, ld_added=(130,))
     assert variant_for(program, far).aligned_bytes("C") == 8
     assert variant_for(program, far).aligned_bytes("A") == 16
+
+
+def test_what_is_known_of_coordinates_and_digits() -> None:
+    """Each bound is the last number that there is."""
+    gemm = Gemm(300, 200, 104, BF16, out=BF16)
+    config = replace(persistent(128, 64, 2, subtile=32), cluster=(2, 2), stages=3)
+    built = build(gemm, config.schedule(gemm))
+    bounds = bounds_of(built.program)
+    x, y, z = built.kernel.block
+    assert (x, y, z) == (384, 1, 1) and built.kernel.cluster == 4
+    highs = {"threadIdx.x": 383, "threadIdx.y": 0, "threadIdx.z": 0, THREAD: 383}
+    highs |= {LANE: 31, GROUP_LANE: 127, GROUP: 3, RANK: 3, C_ODD.name: 1, "blockIdx.x": None, "gridDim.x": None}
+    assert {name: bounds[name].high for name in highs} == highs
+    assert all(bound.low == (name == "gridDim.x") for name, bound in bounds.items())
+    for loop in built.program.loops:
+        for name, extent in ((loop.name, loop.extent), *((axis.name, axis.extent) for axis in loop.axes)):
+            assert bounds[name].high == (None if extent is None else extent - 1)

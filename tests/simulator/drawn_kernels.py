@@ -115,7 +115,9 @@ class Drawing:
         return found
 
     def loop(self, names: tuple[str, ...], turns: tuple[str, ...], depth: int, *, uniform: bool) -> For:
-        var, extent = self.name("i"), self.random.choice([0, 1, 2, 3, 3, 4])
+        var, extent = self.name("i"), as_expr(self.random.choice([0, 1, 2, 3, 3, 4]))
+        if self.random.random() < 0.3:  # blocks that run together go round unequally often
+            extent = extent + self.random.choice([Var("blockIdx.x"), Var("blockIdx.z") * 2])
         carried: tuple[Carried, ...] = ()
         inner = names
         if self.random.random() < 0.3:
@@ -123,7 +125,7 @@ class Drawing:
             carried = (Carried.cyclic(stage, Const(self.random.randint(0, 1)), self.random.randint(2, 3)),)
             inner = (*names, stage)
         body = self.statements(inner, (*turns, var), depth + 1, uniform=uniform, count=self.random.randint(1, 3))
-        return For(var, as_expr(extent), tuple(body), unroll=self.random.random() < 0.5, carried=carried)
+        return For(var, extent, tuple(body), unroll=self.random.random() < 0.5, carried=carried)
 
     def integer(self, names: tuple[str, ...], turns: tuple[str, ...], depth: int = 0) -> Expr:
         """At least 0 and below some thousands."""

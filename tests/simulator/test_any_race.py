@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
@@ -187,3 +187,16 @@ def test_so_it_is_with_units_beside_the_threads(
     assert all(tell_of(finding, pairs) for finding in told)
     if any(one.warp != other.warp for one, other in pairs):
         assert told
+
+
+@pytest.mark.parametrize("space", [Space.SHARED, Space.GLOBAL])
+@pytest.mark.parametrize("stores", list(product((False, True), repeat=3)), ids=str)
+def test_any_three_accesses_of_one_element(stores: tuple[bool, ...], space: Space) -> None:
+    """By a thread, by its neighbour or itself, or by one of another warp."""
+    for threads in product((1,), (0, 1, 40), (0, 1, 40)):
+        program: list[Touched | None] = [
+            Touched(store, thread, thread + 1, 0, 5, 48, 1) for store, thread in zip(stores, threads, strict=True)
+        ]
+        pairs, told = races(program, 1), found(program, 1, space, "lockstep", clocks=False)
+        assert bool(told) == bool(pairs), threads
+        assert all(tell_of(finding, pairs) for finding in told)

@@ -25,7 +25,9 @@ from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.observed import ObservedInstruction, ObservedOperation
 from tilewright.simulator.recorder import Recording, faults, record
+from tilewright.simulator.recorder.cells import runs_of
 from tilewright.simulator.recorder.recorder import Recorder
+from tilewright.simulator.recorder.units import UnderWay
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 from tilewright.toolchain import Build, build
@@ -303,3 +305,21 @@ def test_waits_and_arrivals_name_their_barriers() -> None:
     for kind, word in ((WaitBarrier, "wait for k_tile_full"), (ExpectBytes, "bytes to come")):
         notes = [recording.moments[at].note for at in recording.executions(word)]
         assert [note for note in notes if note.startswith("k_tile_full[")] == notes, kind
+
+
+@pytest.mark.parametrize("gap", range(3))
+def test_runs_of_elements_begin_and_end_where_they_do(gap: int) -> None:
+    """Of all sets of nine elements; copies under way name the runs of their elements with no gap."""
+    for bits in range(1, 1 << 9):
+        inside = [place for place in range(9) if bits >> place & 1]
+        found: list[list[int]] = []
+        for place in inside:
+            if found and place - found[-1][1] <= gap:
+                found[-1][1] = place + 1
+            else:
+                found.append([place, place + 1])
+        starts, ends = runs_of(np.array([place in inside for place in range(9)]), gap)
+        assert [list(one) for one in zip(starts.tolist(), ends.tolist(), strict=True)] == found
+        if gap == 0:
+            runs = UnderWay("cp.async", 0, 0, elements=np.array(inside)).runs
+            assert runs == tuple((start, end - start) for start, end in found)

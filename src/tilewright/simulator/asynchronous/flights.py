@@ -94,8 +94,10 @@ class Box:
             inside &= y < lines[:, None]
             y = y + first[:, None]
         elif further:
-            inside &= (y < line_count) & (further[0] >= 0)[:, None]
-            base = further[0][:, None] * self.step
+            number = further[0][:, None]
+            # A matrix that all problems share is number 0, and the map has no other.
+            inside &= (y < line_count) & ((number >= 0) if self.step else (number == 0))
+            base = number * self.step
         else:
             inside &= y < line_count
         return np.where(inside, base + y * leading + x, 0), inside

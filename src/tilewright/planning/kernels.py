@@ -244,7 +244,7 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
     if len(exact) < len(DIMS):
         kernel = config.kernel
         repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel)
-        exact = frozenset[Dim]("k" if repeats else ())
+        exact = frozenset[Dim](("k",) if repeats else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:

@@ -262,7 +262,7 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     every = frozenset(DIMS)
     whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
     overwrites = all(v.overwrites for v in variants)
-    repeats = any(v.repeats for v in variants)  # which is no assumption about sizes
+    repeats = any(v.repeats for v in variants)  # true of problems of any size
     return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites, repeats=repeats)
 
 

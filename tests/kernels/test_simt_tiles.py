@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.simt import SimtConfig, shared_bytes
 from tilewright.kernels.spaces import simt_core, simt_tiles, space
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import alignment_of_rows
@@ -149,3 +150,14 @@ def test_copies_between_k_steps_stand_behind_no_branch() -> None:
     loop = text[text.index("for (int k_tile = 0") : text.index("__syncthreads();  // the next tiles")]
     assert "if (k_in % 4 == 0)" in loop and "if (k_tile" not in loop and "k_tile + 2 < K / 16" in loop
     assert "unrolled" in " ".join(replace(between, unroll=8).reasons_against(gemm))
+
+
+@pytest.mark.parametrize(("a", "b"), [(ROW, COL), (ROW, ROW), (COL, ROW)], ids=["NT", "NN", "TN"])
+@pytest.mark.parametrize("columns", [256, 255])
+@pytest.mark.parametrize("more", [{}, {"stages": 4, **BY_ASYNC}, {"cluster_k": 4}, {"store": "shared"}], ids=str)
+def test_shared_memory_is_known_to_the_byte(more: dict[str, Any], columns: int, a: Order, b: Order) -> None:
+    gemm = Gemm(128, columns, 256, F32, a=a, b=b)
+    config = SimtConfig((96, 128, 16), (48, 64), unroll=16, **more)
+    if more.get("store") == "shared" and columns == 256:
+        config = replace(config, store="per_thread")  # rows of C are aligned
+    assert int(shared_bytes(config, gemm)) == build_of(gemm, PlanConfig(config)).kernel.shared_bytes

@@ -85,3 +85,33 @@ def test_rows_along_k_that_begin_inside_of_a_sector_touch_another_one() -> None:
 def test_the_choice_looks_at_blocks_of_warps_that_won() -> None:
     warps = set(np.unique(warps_of(simt_core(Gemm(128, 1024, 1024, F32, b=Order.COL)))).tolist())
     assert warps == {2, 3, 4, 5, 6, 8, 10}
+
+
+def l1_features(config: SimtConfig, gemm: Gemm, together: int) -> tuple[float, float]:
+    """KiB of the L1 beside so many blocks, and of the lines that their loads wait for."""
+    c, lie = Columns.of([config], config.columns), cost._how_operands_lie(gemm)
+    left = simt_features._left_of_l1(c, gemm, H100, np.array([together]))
+    lines = sum(simt_features._in_flight(c, lie, F32.bytes, name) for name in ("A", "B"))  # type: ignore[arg-type]
+    return float(left[0]) / 1024, together * float(np.broadcast_to(lines, 1)[0]) / 1024
+
+
+@pytest.mark.parametrize(
+    ("together", "left"),
+    [(1, 256 - 32), (2, 256 - 64), (3, 256 - 100), (4, 256 - 132), (7, 256 - 228)],  # of 29 and 1 KiB each
+)
+def test_blocks_leave_the_l1_what_their_carve_out_does_not_take(together: int, left: int) -> None:
+    """Carve-outs of 8, 16, 32, 64, 100, 132, 164, 196 and 228 KiB."""
+    config = SimtConfig((96, 128, 16), (48, 64), unroll=16)
+    assert l1_features(config, Gemm(512, 512, 512, b=Order.COL), together)[0] == left
+
+
+def test_loads_wait_for_whole_lines_but_for_copies_around_the_l1() -> None:
+    through = SimtConfig((96, 128, 16), (48, 64), unroll=16)
+    around = replace(through, a_transport="cp_async", b_transport="cp_async", stages=4)
+    along_k, across = Gemm(512, 512, 512, b=Order.COL), Gemm(512, 512, 512, a=Order.COL)
+    odd = Gemm(510, 510, 512, a=Order.COL)
+    assert l1_features(through, along_k, 2)[1] == 2 * (96 + 128) * 128 / 1024  # a line of each row
+    assert l1_features(through, across, 1)[1] == (96 + 128) * 16 * 4 / 1024
+    assert l1_features(around, along_k, 1)[1] == (96 + 128) * 2 * 128 / 1024  # 4 bytes each, three tiles ahead
+    assert l1_features(around, across, 1)[1] == 0
+    assert l1_features(around, odd, 1)[1] == (96 + 128) * 3 * 16 * 4 / 1024

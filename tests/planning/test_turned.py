@@ -59,9 +59,10 @@ def test_turning_is_a_way_for_b_by_columns_in_f32_on_ffma_alone() -> None:
     gemm = by_columns(512, 512, 512)
     assert ways_to_pack("simt", gemm, WIDE) == (Packing(), Packing(B, B))
     assert ways_to_pack("simt", gemm, ODD) == (
-        *(Packing(), Packing(BOTH), Packing(BOTH, B)),
+        *(Packing(), Packing(BOTH, B)),
         Packing(BOTH, BOTH, tile_multiples=True),
     )
+    assert ways_to_pack("simt", gemm, Alignment(4, 16, 16))[:3] == (Packing(), Packing(A), Packing(BOTH, B))
     assert ways_to_pack("simt", Gemm(512, 512, 512), WIDE) == (Packing(),)
     assert ways_to_pack("mma", gemm, WIDE) == ways_to_pack("wgmma", gemm, WIDE) == (Packing(),)
     assert ways_to_pack("simt", Gemm(512, 512, 512, BF16, b=Order.COL), WIDE) == (Packing(),)

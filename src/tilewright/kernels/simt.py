@@ -328,9 +328,9 @@ def copied_by_registers(config: Any) -> Column:
 
 _REPEATED_THREADS = 64
 """Accumulators of a thread from which on lines of A and B behind the last one are read once more where k has no edge.
-Guards take 1.02 of the time then in the mean of 28 kernels, up to 1.05 in whole waves; of small threads 0.97, of
-copies by cp.async 0.94 and down to 0.64 where lines run along the edge: what is guarded asks for nothing (H200,
-decision 0063)."""
+Guards take 1.02 of the time then in the mean of 26 kernels, up to 1.05, and 1.28 in one whose copies lie between k
+steps; of smaller threads 0.97, of copies by cp.async along an edge 0.92 and down to 0.64: what is guarded asks for
+nothing (H200, benchmarks/results/choice_of_simt.json)."""
 
 
 def repeats_lines(config: Any) -> Any:

@@ -244,7 +244,7 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
     if len(exact) < len(DIMS):
         kernel = config.kernel
         repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel)
-        exact = frozenset[Dim]("k" if repeats else ())
+        exact = frozenset[Dim](("k",) if repeats else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:
@@ -262,7 +262,7 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     every = frozenset(DIMS)
     whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
     overwrites = all(v.overwrites for v in variants)
-    repeats = any(v.repeats for v in variants)  # which is no assumption about sizes
+    repeats = any(v.repeats for v in variants)  # true of problems of any size
     return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites, repeats=repeats)
 
 

@@ -282,8 +282,8 @@ class _Ranks:
         """Tiles of peers' rows, whose parts travel one after the other; when the product has begun."""
         begin = sent = at + _LAUNCH_US
         rate = min(self.costs.link.gb_per_s, _EXCHANGE_GB_PER_S) * 1e3
-        for peer in step.shared:
-            ends = self._ends(rank, step, peer, begin, ())
+        for number, peer in enumerate(step.shared):
+            ends = self._ends(rank, step, peer, begin, (), again=number > 0)
             size = self.work.rows[peer] * self._width(Buffer.RECEIVED) / max(len(ends), 1)
             there = self.carried[peer, rank] = []
             for end in ends:
@@ -294,13 +294,21 @@ class _Ranks:
     def _own(self, begin: float, rank: int, step: Multiply) -> float:
         """Own tiles, none of which ends before the others' parts of it are there; when all are done."""
         parts = [self.carried.pop((rank, peer)) for peer in step.shared]
-        return max(self._ends(rank, step, rank, begin, [max(some) for some in zip(*parts, strict=True)]), default=begin)
+        there = [max(some) for some in zip(*parts, strict=True)]
+        return max(self._ends(rank, step, rank, begin, there, again=True), default=begin)
 
-    def _ends(self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float]) -> list[float]:
-        """When each tile of a rank's rows is done. there: when what is added to it is there, if anything is."""
+    def _ends(
+        self, rank: int, step: Multiply, owner: int, begin: float, there: Sequence[float], *, again: bool
+    ) -> list[float]:
+        """When each tile of a rank's rows is done. there: when what is added to it is there, if anything is. again: b
+        was read for the rows of another rank, and what the L2 does not hold of it comes from DRAM once more."""
         count, each = self.costs.tiles(step.source.count, self.work, "summed")
         sms, ends = self.sms[rank], list[float]()
-        for number in range(ceil_div(count * self.work.rows[owner], max(step.source.count, 1))):
+        tiles = ceil_div(count * self.work.rows[owner], max(step.source.count, 1))
+        if again:
+            left_bytes = self.work.k * self.work.columns * self.work.element_bytes - self.costs.device.l2_bytes
+            each = max(each, left_bytes / self.costs.dram_bytes_per_us / max(ceil_div(tiles, self.costs.sms), 1))
+        for number in range(tiles):
             end = max(heapq.heappop(sms), begin) + each + _SHARED_US
             ends.append(max(end, there[number]) if there else end)
             heapq.heappush(sms, ends[-1])

@@ -214,9 +214,10 @@ class Sums:
 
     @property
     def _apart(self) -> int:
-        """How many registers lie between neighbours along C's contiguous dimension."""
+        """How many registers of a fragment lie between neighbours along C's contiguous dimension."""
+        assert self.fragment is not None
         along = [axis.dim for axis in self.program.instruction_axes].index(self.program.gemm.operand("C").contiguous)
-        return 1 if self.fragment is None or self.program.result_vector == 1 else self.fragment.apart(along)
+        return self.fragment.apart(along)
 
     @property
     def _counted(self) -> tuple[Axis, ...]:

@@ -173,6 +173,20 @@ def test_strips_of_groups_are_those_of_a_group() -> None:
         assert ({rows for rows, _ in told} == {16}) is (count == 8)
 
 
+@pytest.mark.parametrize(("rows", "later"), [(1024, True), (64, False)])
+def test_clusters_of_large_groups_come_later(rows: int, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = Gemm(8 * rows, 4096, 4096, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", 4096 * 4096))
+
+    def first_cluster() -> int:
+        found = [config.kernel for config in ragged._by_tma(request, H200)]
+        return next(at for at, one in enumerate(found) if isinstance(one, WgmmaConfig) and one.cluster != (1, 1))
+
+    now = first_cluster()
+    monkeypatch.setattr(ragged, "_CLUSTERED", 1.0)
+    assert (first_cluster() > now) is later
+
+
 @pytest.mark.parametrize(("c", "staged"), [(16, True), (8, False)])
 def test_groups_leave_through_shared_memory_where_tma_can_store_them(c: int, staged: bool) -> None:
     gemm = Gemm(8192, 4096, 512, BF16, b=Order.COL, out=BF16)

@@ -61,6 +61,11 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RAST
 _SMALL_GROUP, _ROWS = 256, 128
 """Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
 
+_CLUSTERED = 0.015
+"""What clusters of two take longer in large groups than the estimates of plain products say. H200, 8 groups of 1024 and
+of 5 to 3000 rows, 128 x 192 and 128 x 176 in ping-pong: as measured in turn, those along n took 0 to 4 % more than
+single blocks in bf16, -0.1 to 1 % in FP8, along m 0.3 to 2 and 0.3 to 1; estimates put them level (record 0065)."""
+
 _TIE, _WASTED = 0.05, 0.02
 """How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
 have: of kernels that wait for memory alike, the one is chosen that asks the SMs for less."""
@@ -103,6 +108,8 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
         share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
         for share, one in _sizes_of(typical, groups.along)
     )
+    if groups.along == "m" and typical.m > _SMALL_GROUP:
+        seconds = seconds * np.where(c.cluster_m * c.cluster_n > 1, 1 + _CLUSTERED, 1.0)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 

@@ -3,7 +3,7 @@
 python benchmarks/energies.py      # the energies, and how far the power that they make up is from the recorded one
 
 Fitted to half-second stretches of hopper/best (benchmarks/results/hopper_power_h200.json; some of them load A, B or
-both for the first tiles of k only) and to worklog/best at 8192^3 (library_h200.jsonl). The sustained figures of
+both for the first tiles of k only) and to worklog/best at 8192^3 (in the same record). The sustained figures of
 hopper_h200.jsonl and ampere_h200.jsonl are not among them: they judge the model (docs/predictions.md).
 """
 
@@ -64,10 +64,7 @@ def rows() -> list[Row]:
             continue
         found.append(_row(f"{line['problem']} {line['plan']}", case, line, line["sustained_us"], missing))
     summed = known["worklog/best", _SUMMED_SHAPE, "f32"]
-    for text in (recorded_folder() / "library_h200.jsonl").read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        if line.get("dtype") == "f32" and (line["m"], line["n"], line["k"]) == _SUMMED_SHAPE:
-            found.append(_row("f32 8192", summed, line["origin"], line["median_us"], 0.0))
+    found += [_row("f32 8192", summed, line, line["median_us"], 0.0) for line in data["fma"]["rows"]]
     return found
 
 

@@ -316,14 +316,29 @@ def case_beside_other_groups_no_kernel_fills_the_gpu_and_waits(rank: int, ranks:
     a, b = integers(8, 24, seed=rank), integers(24, 8, seed=9)
     assert agreement.is_alone()
     two = SimpleNamespace(
-        pg_map={"world": ("nccl", None), "other": ("cpu:gloo,cuda:nccl", None), "host": ("gloo", None)}
+        pg_map={"world": ("nccl", None), "other": ("cpu:gloo,cuda:nccl", None), "host": ("gloo", None)}, group_count=3
     )
-    with patch.object(dist.distributed_c10d, "_world", two):
-        assert not agreement.is_alone()
+    one = SimpleNamespace(pg_map={"world": ("nccl", None), "host": ("gloo", None)}, group_count=2)
+    silent = SimpleNamespace(pg_map=one.pg_map)
+    for world, alone in ((two, False), (one, True), (silent, False)):
+        with patch.object(dist.distributed_c10d, "_world", world):
+            assert agreement.is_alone() == alone
     with gpus(), first(SHARED), patch.object(agreement, "is_alone", lambda: rank == 0):
         whole = sum(integers(8, 24, seed=i) @ b for i in range(ranks))
         assert torch.equal(matmul_reduce_scatter(a, b), whole.chunk(ranks)[rank])
         assert plans_of() == {Plan("scatter")}
+
+
+def case_a_group_that_is_made_later_ends_it(rank: int, ranks: int) -> None:
+    """The same call, which was agreed upon and is remembered, by another plan."""
+    a, b = integers(8, 24, seed=rank), integers(24, 8, seed=9)
+    whole = sum(integers(8, 24, seed=i) @ b for i in range(ranks)).chunk(ranks)[rank]
+    with gpus(), first(SHARED):
+        assert torch.equal(matmul_reduce_scatter(a, b), whole) and plans_of() == {SHARED}
+        dist.new_group([0])  # of which the other ranks are no members
+        with patch.object(agreement, "is_alone", lambda: rank != 0):
+            assert torch.equal(matmul_reduce_scatter(a, b), whole) and plans_of() == {Plan("scatter")}
+            assert torch.equal(matmul_reduce_scatter(a, b), whole)
 
 
 def case_a_rank_without_the_kernel_makes_all_do_without(rank: int, ranks: int) -> None:

@@ -46,12 +46,18 @@ class Described:
 
 def is_alone() -> bool:
     """Whether there is no other group whose kernels may wait on this GPU for other ranks; False where PyTorch does not
-    say."""
+    say, or would not tell of a later one."""
     try:
         backends = [str(told[0]) for told in dist.distributed_c10d._world.pg_map.values()]
     except (AttributeError, TypeError):
         return False
-    return sum(backend != "gloo" for backend in backends) <= 1
+    return groups_made() is not None and sum(backend != "gloo" for backend in backends) <= 1
+
+
+def groups_made() -> int | None:
+    """How many process groups were made so far, the same number on all ranks, as all of them call `new_group`; None
+    where PyTorch does not say. A group made with `use_local_synchronization` is not counted."""
+    return getattr(getattr(dist.distributed_c10d, "_world", None), "group_count", None)
 
 
 def described(

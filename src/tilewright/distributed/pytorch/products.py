@@ -17,6 +17,7 @@ from tilewright.distributed.pytorch.agreement import (
     Agreed,
     agreed,
     described,
+    groups_made,
 )
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
@@ -70,6 +71,14 @@ class State:
         self.workspaces: dict[str, Workspace] = {}
         self.retired: list[Workspace] = []
         self.peers = True
+        self.groups = groups_made()
+
+    def notice_groups(self) -> None:
+        """Ranks agree anew about kernels that fill the GPU and wait for peers where a group was made since they did."""
+        if (made := groups_made()) != self.groups:
+            self.groups = made
+            self.known = {key: known for key, known in self.known.items() if known.plan != SHARED}
+            self.ready.clear()
 
 
 _STATES: dict[str, State] = {}
@@ -80,6 +89,7 @@ def state_of(group: Any) -> State:
     found = _STATES.get(group.group_name)
     if found is None or found.group is not group:
         found = _STATES[group.group_name] = State(group)
+    found.notice_groups()
     return found
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
@@ -30,6 +32,7 @@ from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE
+from tilewright.problem.values import AddedName
 
 CHUNK_COLUMNS = 16
 """Columns of a fragment that one stmatrix of four matrices moves, beside 16 rows of a warp."""
@@ -37,8 +40,15 @@ CHUNK_COLUMNS = 16
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
 
-Own = tuple[Mapping[str, Expr], Expr]
-"""The digits of a fragment that the thread holds a part of, but for those of loops, and one of its registers there."""
+
+class Own(NamedTuple):
+    """What of a fragment a thread finishes: the digits of the fragment, but for those of loops, one of its registers
+    there, and what was loaded ahead for it (`epilogue_ahead`)."""
+
+    digits: Mapping[str, Expr]
+    register: Expr
+    loaded: Mapping[AddedName, Expr] = MappingProxyType({})
+
 
 Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int, Own], Body]
 """finished(first, place, sums, reads_addend, width, own): finished neighbours of C from `place` on, whose sums a thread
@@ -181,7 +191,7 @@ class BlockScales(SubtileGeometry):
         larger = Assign(Ref(largest, (half,)), Binary(Op.MAX, Load(largest, (half,)), magnitude))
         return (
             Alloc(value),
-            *finished(Ref(value, (ZERO,)), place, totals, reads, 2, (digits, held)),
+            *finished(Ref(value, (ZERO,)), place, totals, reads, 2, Own(digits, held)),
             For(ELEMENT, Const(2), (keep, larger), unroll=True),
         )
 

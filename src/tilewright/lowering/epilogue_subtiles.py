@@ -12,8 +12,9 @@ by ordinary stores of what a lane holds side by side.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from tilewright.ir.async_stmt import (
     CommitStores,
@@ -33,15 +34,22 @@ from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import digit_sum, index_of
+from tilewright.lowering.epilogue_ahead import MatricesAhead
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
-from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished
+from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished, Own
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits, value_buffer
 from tilewright.lowering.located import M_FIRST, M_SIZE, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
+from tilewright.problem.values import AddedName
 
 _CHUNK, _FRAG, _ATOM, _PAIR = Var("chunk"), Var("fragment_in_subtile"), Var("atom"), Var("pair")
+
+Ahead = Callable[[Expr, int], Mapping[AddedName, Expr]]
+"""ahead(register, width): what was loaded ahead for so many sums of the running chunk, from one of them on."""
+
+NONE_AHEAD: Ahead = lambda register, width: {}  # noqa: E731
 
 FRAGMENT_ROWS = 64
 """Rows of a fragment of wgmma."""
@@ -135,14 +143,22 @@ class SubtileStore(SubtileGeometry):
         count, narrow = along // CHUNK_COLUMNS, along % CHUNK_COLUMNS
         body: Body = ()
         if count:
-            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads)
-            body = (For(_CHUNK.name, Const(count), chunk, unroll=True),)
+            ahead = self._ahead(reads)
+            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads, partial(ahead.loaded, _CHUNK))
+            body = ahead.around(count, _CHUNK, partial(self._held, subtile), chunk)
         if narrow:
             body = (*body, *self._chunk(subtile, Const(count), narrow, finished, reads))
         if self.transposed:
             per_subtile = subtile.columns // FRAGMENT_ROWS
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
         return over_digits(self.strided_digits, body)
+
+    def _ahead(self, reads: bool) -> MatricesAhead:
+        """What chunks of 16 columns read; codes are made of values that were finished before."""
+        c = self.plan.outputs[0]
+        names = [one.name for one in c.reads if not one.is_vector] + [c.addend] * reads
+        found = tuple(names) if self._scales is None else ()
+        return MatricesAhead(self.program, self.plan, self.sums, found, CHUNK_COLUMNS // 2)
 
     def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
         """The digits of the running fragment, and the first register of a chunk of its columns."""
@@ -160,13 +176,15 @@ class SubtileStore(SubtileGeometry):
         number = first + chunk * (CHUNK_COLUMNS // unit)
         return self.split(number // (each // unit)), number % (each // unit) * (unit // 2)
 
-    def _chunk(self, subtile: Subtile, chunk: Expr, columns: int, finished: Finished, reads: bool) -> Body:
+    def _chunk(
+        self, subtile: Subtile, chunk: Expr, columns: int, finished: Finished, reads: bool, ahead: Ahead = NONE_AHEAD
+    ) -> Body:
         """16 or 8 columns of the rows of a warp: finished, and put into the stage."""
         digits, first = self._held(subtile, chunk)
         if self.plan.rearrangement is Rearrangement.STMATRIX:
             held = columns // 2
             return (
-                *self._finish(digits, first, held, finished, reads),
+                *self._finish(digits, first, held, finished, reads, ahead),
                 *self._put_matrices(subtile, chunk, columns, Ref(self._value(held), (ZERO,))),
             )
         together = 1 if self.transposed else self.fragment.neighbours(1)
@@ -174,18 +192,21 @@ class SubtileStore(SubtileGeometry):
         put = self._put_elements(subtile, chunk, pair, together)
         if self._scales is not None:
             finished = self._scales.coded(subtile, chunk, first + pair)
-        body = (*self._finish(digits, first + pair, together, finished, reads), *put)
+        own = lambda number, width: ahead(pair + number, width)  # noqa: E731
+        body = (*self._finish(digits, first + pair, together, finished, reads, own), *put)
         return (For(_PAIR.name, Const(columns // 2 // together), body, unroll=True),)
 
     def _value(self, width: int) -> Buffer:
         return value_buffer("C", self.tile.dtype, width)
 
-    def _finish(self, digits: dict[str, Expr], first: Expr, count: int, finished: Finished, reads: bool) -> Body:
+    def _finish(
+        self, digits: dict[str, Expr], first: Expr, count: int, finished: Finished, reads: bool, ahead: Ahead
+    ) -> Body:
         """So many registers of a fragment, finished."""
         program, sums, value = self.program, self.sums, self._value(count)
         rows, columns = self.instruction_axes
         # Operands are read, and what lies beside C is written, in pairs; else a loop over elements is the shorter text.
-        beside = self.plan.outputs[0].reads or self.plan.outputs[1:] or self.program.gemm.epilogue.has_pairs
+        beside = reads or self.plan.outputs[0].reads or self.plan.outputs[1:] or program.gemm.epilogue.has_pairs
         width = self.fragment.neighbours(1) if beside and not self.transposed else 1
         number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
         row, column = self.fragment.element(LANE, first + number)
@@ -196,7 +217,8 @@ class SubtileStore(SubtileGeometry):
         def totals(element: Expr) -> tuple[Expr, ...]:
             return sums.results({**digits, FRAGMENT: first + number + element})
 
-        body = finished(Ref(value, (number,)), source, totals, reads, width, (digits, first + number))
+        own = Own(digits, first + number, ahead(number, width))
+        body = finished(Ref(value, (number,)), source, totals, reads, width, own)
         if count > width:
             body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
         return (Alloc(value), *body)

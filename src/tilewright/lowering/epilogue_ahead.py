@@ -42,10 +42,11 @@ Digits = tuple[dict[str, Expr], Expr]
 
 @dataclass(frozen=True)
 class MatricesAhead(SubtileGeometry):
-    """The registers of a thread for what it loads ahead, and the loads. names: of the matrices; registers: of a thread
-    that a chunk of sums has."""
+    """The registers of a thread for what it loads ahead, and the loads. names: of the matrices; count: of chunks that
+    follow each other; registers: of a thread that a chunk of sums has."""
 
     names: tuple[AddedName, ...]
+    count: int
     registers: int
 
     @cached_property
@@ -56,7 +57,7 @@ class MatricesAhead(SubtileGeometry):
     def chunks(self) -> int:
         """That are loaded ahead; 0 where nothing is, as there are no registers."""
         each = sum(ceil_div(self.registers * dtype.bytes, _REGISTER_BYTES) for dtype in self._matrices.values())
-        return min(self._room // each, _MOST_CHUNKS) if each else 0
+        return min(self._room // each, _MOST_CHUNKS, self.count) if each else 0
 
     @property
     def _room(self) -> int:
@@ -73,19 +74,16 @@ class MatricesAhead(SubtileGeometry):
         """Neighbours of a row that one load takes."""
         return 1 if self.transposed else self.fragment.neighbours(1)
 
-    def around(self, count: int, chunk: Var, held: Callable[[Expr], Digits], body: Body) -> Body:
+    def around(self, chunk: Var, held: Callable[[Expr], Digits], body: Body) -> Body:
         """A loop over chunks with the loads of those ahead. held: of a chunk."""
-        if not self.chunks:
-            return (For(chunk.name, Const(count), body, unroll=True),)
-        ahead = min(self.chunks, count)
-        later: Body = ()
-        if ahead < count:
-            later = (If(binary(Op.LT, chunk + ahead, count), self._loads(chunk + ahead, held)),)
-        return (
-            *(Alloc(self._buffer(name)) for name in self._matrices),
-            For(chunk.name, Const(ahead), self._loads(chunk, held), unroll=True),
-            For(chunk.name, Const(count), (*body, *later), unroll=True),
-        )
+        ahead, count = self.chunks, self.count
+        first: Body = ()
+        if ahead:
+            loads = For(chunk.name, Const(ahead), self._loads(chunk, held), unroll=True)
+            first = (*(Alloc(self._buffer(name)) for name in self._matrices), loads)
+        if 0 < ahead < count:
+            body = (*body, If(binary(Op.LT, chunk + ahead, count), self._loads(chunk + ahead, held)))
+        return (*first, For(chunk.name, Const(count), body, unroll=True))
 
     def _loads(self, chunk: Expr, held: Callable[[Expr], Digits]) -> Body:
         """Of one chunk."""

@@ -143,9 +143,9 @@ class SubtileStore(SubtileGeometry):
         count, narrow = along // CHUNK_COLUMNS, along % CHUNK_COLUMNS
         body: Body = ()
         if count:
-            ahead = self._ahead(reads)
+            ahead = self._ahead(reads, count)
             chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads, partial(ahead.loaded, _CHUNK))
-            body = ahead.around(count, _CHUNK, partial(self._held, subtile), chunk)
+            body = ahead.around(_CHUNK, partial(self._held, subtile), chunk)
         if narrow:
             body = (*body, *self._chunk(subtile, Const(count), narrow, finished, reads))
         if self.transposed:
@@ -153,12 +153,12 @@ class SubtileStore(SubtileGeometry):
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
         return over_digits(self.strided_digits, body)
 
-    def _ahead(self, reads: bool) -> MatricesAhead:
-        """What chunks of 16 columns read; codes are made of values that were finished before."""
+    def _ahead(self, reads: bool, count: int) -> MatricesAhead:
+        """What so many chunks of 16 columns read; codes are made of values that were finished before."""
         c = self.plan.outputs[0]
         names = [one.name for one in c.reads if not one.is_vector] + [c.addend] * reads
         found = tuple(names) if self._scales is None else ()
-        return MatricesAhead(self.program, self.plan, self.sums, found, CHUNK_COLUMNS // 2)
+        return MatricesAhead(self.program, self.plan, self.sums, found, count, CHUNK_COLUMNS // 2)
 
     def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
         """The digits of the running fragment, and the first register of a chunk of its columns."""

@@ -63,6 +63,9 @@ _APPLIED = 0.4
 """Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
 consumers of a tile took 2.94 ms for 8192 x (2 x 14336) x 4096, 128 x 96 in ping-pong 2.52."""
 
+_READ_EACH = 0.3
+"""Clocks of an SM for an element of a matrix that an epilogue reads."""
+
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
 
@@ -241,6 +244,20 @@ def function_clocks(gemm: Gemm) -> float:
 
 
 @lru_cache(maxsize=64)
+def matrices_read(gemm: Gemm) -> int:
+    """Matrices that an epilogue reads, of the size of C."""
+    return (gemm.beta != 0) + sum(not one.is_vector for one in gemm.epilogue.named)
+
+
+def _beside_clocks(c: Columns, gemm: Gemm) -> Column:
+    """Clocks of a tile for what its epilogue applies and reads, which runs beside the MMAs of the next one in ping-pong
+    only. Each load of a thread has one element where rows of C run along the rows of the instruction, else two."""
+    reads = matrices_read(gemm)
+    each = function_clocks(gemm) + reads * np.where(c.swap_ab > 0, _READ_EACH, _READ_EACH / 2)
+    return each * c.m * c.n / c.cluster_k
+
+
+@lru_cache(maxsize=64)
 def _class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
     sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
@@ -331,7 +348,7 @@ def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Colum
         again = high_tiles * wide_tiles / together * (high * c.m + wide * c.n) * k * size_bytes
         most = wide_tiles * m * k + high_tiles * n * k
         read = np.where(read > kept, np.maximum(read, np.minimum(again, most)), read)
-    return read + m * n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
+    return read + m * n * gemm.out.bytes * (1 + matrices_read(gemm))
 
 
 def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
@@ -397,7 +414,7 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    function = function_clocks(gemm) * c.m * c.n / c.cluster_k
+    function = _beside_clocks(c, gemm)
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)

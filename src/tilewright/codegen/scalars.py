@@ -11,7 +11,7 @@ from tilewright.codegen.expr import is_scalar
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.expr import Load
 from tilewright.ir.stmt import Alloc, Assign, Body, Move, Stmt
-from tilewright.ir.visit import exprs_of, walk, walk_expr
+from tilewright.ir.visit import exprs_of, walk, walk_expr, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def declarations(body: Body) -> Declarations:
         if not isinstance(stmt, Alloc) or not is_scalar(stmt.buffer):
             continue
         users = [i for i in range(index + 1, len(body)) if _mentions(body[i], stmt.buffer)]
-        if users and _writes(body[users[0]], stmt.buffer) and not _reads(body[users[0]], stmt.buffer):
+        if users and _sets(body[users[0]], stmt.buffer) and not _reads(body[users[0]], stmt.buffer):
             moved.add(index)
             later = walk(body[users[0] + 1 :])
             first[users[0]] = (stmt.buffer, not any(_writes(s, stmt.buffer) for _, s in later))
@@ -42,8 +42,13 @@ def _mentions(stmt: Stmt, buffer: Buffer) -> bool:
     return any(_writes(inner, buffer) or _reads(inner, buffer) for _, inner in walk((stmt,)))
 
 
-def _writes(stmt: Stmt, buffer: Buffer) -> bool:
+def _sets(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement can declare a scalar."""
     return isinstance(stmt, (Assign, Move)) and stmt.dst.buffer == buffer
+
+
+def _writes(stmt: Stmt, buffer: Buffer) -> bool:
+    return any(place.buffer == buffer for place in written(stmt))
 
 
 def _reads(stmt: Stmt, buffer: Buffer) -> bool:

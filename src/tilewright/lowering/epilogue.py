@@ -165,10 +165,16 @@ class Epilogue:
         return Assign(value, as_format(result, value.buffer.dtype), origin="C")
 
     def _beside(
-        self, place: Ref, width: int, totals: Callable[[Expr], tuple[Expr, ...]], addend: Expr | None, read: Leaves
+        self,
+        place: Ref,
+        width: int,
+        totals: Callable[[Expr], tuple[Expr, ...]],
+        addend: Expr | None,
+        read: Leaves,
+        register: Expr | None = None,
     ) -> Body:
         """The stores of what is written beside `width` neighbours of C from `place` on. addend, read: of the running
-        element."""
+        element. register: as of `ResultStore.store`."""
         body: Body = ()
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         for output in self.plan.outputs[1:]:
@@ -176,7 +182,7 @@ class Epilogue:
             assign: Body = (self._assign(Ref(value, (element,)), totals(element), addend, read, output),)
             if width > 1:
                 assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-            store = ResultStore(self.program, self.exact).store(output, place, value)
+            store = ResultStore(self.program, self.exact).store(output, place, value, register)
             body = (*body, Alloc(value), *assign, *store)
         return body
 
@@ -257,7 +263,7 @@ class Epilogue:
         here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
         assign: Body = (self._assign(here, totals(element), addend, read(element)),)
         assign = (For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign
-        return (*load, *assign, *self._beside(place, width, totals, addend, read(element)))
+        return (*load, *assign, *self._beside(place, width, totals, addend, read(element), own.register))
 
     def _store_vector(
         self, place: Ref, width: int, sums_at: Callable[[Expr], tuple[Expr, ...]], *, reads_addend: bool | None = None

@@ -6,7 +6,9 @@ by two, then those of the lanes that hold the rest of the group, by shuffles. So
 
     ((0 1) (2 3)) ((4 5) (6 7))
 
-whatever the tile is. Values behind the edge of C are left out. The largest of all has no order: where a warpgroup
+whatever the tile is. Values behind the edge of C are left out. Eight such groups are folded in ascending order next
+(`planning/folding`); a warpgroup that holds whole rows of 64 columns does that itself, a number of each row in a
+register meanwhile, and writes an eighth of the partial results. The largest of all has no order: where a warpgroup
 stores its part of a tile, each of its threads keeps the largest that it has seen of a tile in a register, and a warp
 writes one partial result.
 """
@@ -16,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.dtypes import I64
+from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.kernel import SIZES
-from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
-from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, ShuffleAdd
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Program
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, ShuffleAdd
 from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
 from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
@@ -35,6 +37,15 @@ from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK
 from tilewright.problem.values import Fold
 
+TOGETHER = 8
+"""Partial results that are folded one after the other; enough of them lie side by side to keep a GPU busy."""
+
+MOST_LEFT = 32
+"""Partial results of which one launch makes one number."""
+
+_ROWS, _PAIR = 2, 2
+"""Rows of a fragment of wgmma that a lane holds parts of, and neighbours of each."""
+
 _LEAST_IN_LANES = 8
 """Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
 
@@ -46,15 +57,16 @@ class ResultStore:
     program: Program
     exact: frozenset[str]
 
-    def store(self, output: Output, place: Ref, value: Buffer) -> Body:
-        """The values of one output, which belong to neighbours of C from `place` on, to memory."""
+    def store(self, output: Output, place: Ref, value: Buffer, register: Expr | None) -> Body:
+        """The values of one output, which belong to neighbours of C from `place` on, to memory. register: the number of
+        the first one's in its fragment, where a warpgroup stores its part of a tile."""
         operand = self.program.gemm.operand(output.operand)
         if operand.fold is None:
             target = beside(self.program, place, output.operand)
             return (Move(target, Ref(value, (ZERO,)), value.elements, origin="C"),)
         if operand.fold.of_tiles != (1, 1):
             return self._kept(operand, place, value)
-        return self._partial(operand, place, value)
+        return self._partial(operand, place, value, register)
 
     # -- the largest of a tile --------------------------------------------------------------------------------------
 
@@ -67,7 +79,11 @@ class ResultStore:
         """Before a tile is stored."""
         nothing = real(float("-inf"))
         largest = (_largest_of(operand) for operand in self._of_tiles)
-        return tuple(stmt for one in largest for stmt in (Alloc(one.buffer), Assign(one, nothing, origin="C")))
+        rows = (operand.name for operand in self._folded_in_registers)
+        return (
+            *(stmt for one in largest for stmt in (Alloc(one.buffer), Assign(one, nothing, origin="C"))),
+            *(Alloc(self._rows_of(name)) for name in rows),
+        )
 
     def _kept(self, operand: Operand, place: Ref, value: Buffer) -> Body:
         """The largest so far, with so many neighbours of C from `place` on."""
@@ -112,7 +128,29 @@ class ResultStore:
 
     # -- lines ------------------------------------------------------------------------------------------------------
 
-    def _partial(self, operand: Operand, place: Ref, value: Buffer) -> Body:
+    @property
+    def _folded_in_registers(self) -> tuple[Operand, ...]:
+        """Folds of rows, of which a warpgroup folds groups itself."""
+        operands = (self.program.gemm.operand(added.name) for added in self.program.gemm.epilogue.written)
+        along = self.program.gemm.operand("C").contiguous
+        wide = _wide_group(self.program, along)
+        return tuple(
+            one
+            for one in operands
+            if one.fold is not None and one.fold.codes is None and one.strided == along and 0 < one.fold.group == wide
+        )
+
+    def _rows_of(self, name: str) -> Buffer:
+        """What a thread has folded of its rows."""
+        return Buffer(f"{name}_of_rows", Space.REGISTER, F32, (*(axis.extent or 1 for axis in self._down), _ROWS))
+
+    @property
+    def _down(self) -> tuple[Axis, ...]:
+        """The digits of fragments along C's strided dimension."""
+        dim = self.program.gemm.operand("C").strided
+        return tuple(axis for axis in self.program.sum_axes if axis.dim == dim)
+
+    def _partial(self, operand: Operand, place: Ref, value: Buffer, register: Expr | None) -> Body:
         """Partial results of the groups that neighbours of C belong to."""
         gemm, fold = self.program.gemm, operand.fold
         assert fold is not None
@@ -120,7 +158,8 @@ class ResultStore:
         is_row = along == gemm.operand("C").contiguous
         width = value.elements
         group, lanes = group_of(self.program, along, width if is_row else 1)
-        if group != fold.group:
+        wide = operand in self._folded_in_registers
+        if group != fold.group and not wide:
             raise LoweringError(
                 f"{operand.name} is folded in groups of {fold.group} along {along}, and this kernel's are of {group}."
             )
@@ -134,8 +173,25 @@ class ResultStore:
         masks = () if lanes is None else tuple(lanes.step * power for power in powers_of_two(lanes.extent))
         shuffles = tuple(ShuffleAdd(here, mask, origin="C", op=op) for mask in masks)
         first = None if lanes is None else binary(Op.EQ, lane_of(self.program) // lanes.step % lanes.extent, 0)
+        if wide:
+            assert register is not None
+            return (*body, *shuffles, *self._into_row(operand, place, here, register, op, first))
         store = self._stored(operand, place, group, here, ZERO if is_row else element, first)
         return (*body, *self._over(width, (*shuffles, store)))
+
+    def _into_row(self, operand: Operand, place: Ref, value: Ref, register: Expr, op: Op, first: Expr | None) -> Body:
+        """A group into what its row has already, which is stored behind the last of those that are folded together."""
+        assert operand.fold is not None
+        row = Ref(self._rows_of(operand.name), (*(Var(one.name) for one in self._down), register // _PAIR % _ROWS))
+        number = register // (_PAIR * _ROWS) % TOGETHER
+        found = Load(value.buffer, value.index)
+        begin = Assign(row, found, origin="C")
+        add = Assign(row, Binary(op, Load(row.buffer, row.index), found), origin="C")
+        store = self._stored(operand, place, operand.fold.group, row, ZERO, first)
+        return (
+            If(binary(Op.EQ, number, 0), (begin,), (add,)),
+            If(binary(Op.EQ, number, TOGETHER - 1), (store,)),
+        )
 
     @staticmethod
     def _over(width: int, body: Body) -> Body:
@@ -168,10 +224,11 @@ class ResultStore:
 
     def _edges(self, operand: Operand, place: Ref, at: Expr) -> list[tuple[Dim, Expr]]:
         """The indices that may lie behind the edge of C: of the element, and of the first of its group."""
-        found: list[tuple[Dim, Expr]] = [
-            (operand.contiguous, at),
-            (operand.strided, self._index(place, operand.strided)),
-        ]
+        first = self._index(place, operand.strided)
+        if operand in self._folded_in_registers:
+            assert operand.fold is not None
+            first = first // operand.fold.group * operand.fold.group
+        found: list[tuple[Dim, Expr]] = [(operand.contiguous, at), (operand.strided, first)]
         return [(dim, index) for dim, index in found if dim not in self.exact]
 
 
@@ -218,6 +275,17 @@ def group_of(program: Program, along: Dim, width: int) -> tuple[int, FragmentDig
     return group, lanes[0]
 
 
+def _wide_group(program: Program, along: Dim) -> int:
+    """Neighbours of a row of C whose partial result a warpgroup makes; 0 where it holds no whole rows of so many, or
+    one launch folds what its lanes leave. Fragments are those of wgmma."""
+    plan = epilogue_plan(program)
+    c, wide = program.gemm.operand("C"), _LEAST_IN_LANES * TOGETHER
+    if plan.tile is None or not plan.subtiles or along != c.contiguous or program.instruction_axes[0].dim == along:
+        return 0
+    held = program.result_columns(plan.tile.staged) % wide == 0
+    return wide if held and program.gemm.size(along) > _LEAST_IN_LANES * MOST_LEFT else 0
+
+
 def folds_of(program: Program) -> dict[str, Fold]:
     """Each fold, by its name, with the groups that the kernel of a program makes partial results of. Raises
     LoweringError where C is stored in a way that folds nothing."""
@@ -246,7 +314,8 @@ def folds_of(program: Program) -> dict[str, Fold]:
             of_tiles = program.block_tile(operand.contiguous), _warps_of_tile(program)
             fold = replace(fold, group=program.block_tile(along), of_tiles=of_tiles)
         else:
-            fold = replace(fold, group=group_of(program, along, width if along == c.contiguous else 1)[0])
+            group, _ = group_of(program, along, width if along == c.contiguous else 1)
+            fold = replace(fold, group=_wide_group(program, along) or group)
         found[added.name] = fold
     return found
 

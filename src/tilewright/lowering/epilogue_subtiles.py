@@ -70,7 +70,7 @@ class SubtileStore(SubtileGeometry):
         results = ResultStore(self.program, self.exact)
         stored = (s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
         lane = LANE if self.ping_pong > 1 else self.group * GROUP_LANES + LANE
-        return (*found, *results.begin(), *stored, *results.end(lane))
+        return (*results.begin(), *found, *stored, *results.end(lane))
 
     @cached_property
     def _scales(self) -> BlockScales | None:

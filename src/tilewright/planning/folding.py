@@ -1,8 +1,8 @@
 """What follows a kernel that writes partial results of folds: each line of them as one number, in one order.
 
-Sixteen partial results are folded in ascending order, and so are those of each sixteen, until no more than 32 are left,
-which one launch folds. The order depends on the number of partial results alone, so a call gives the same bits in every
-run.
+Eight partial results are folded in ascending order, and so are those of each eight, until no more than 32 are left,
+which one launch folds. Kernels that hold whole rows of 64 columns have folded the first eights themselves. The order
+depends on the length of a line alone, so a call gives the same bits in every run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.kernels.reduce import ReduceConfig
-from tilewright.lowering.epilogue_results import folds_of
+from tilewright.lowering.epilogue_results import MOST_LEFT, TOGETHER, folds_of
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.packing import TMA_BYTES, as_read
 from tilewright.planning.plan import Place, Role, Step
@@ -22,12 +22,6 @@ from tilewright.problem.reduction import Reduction
 from tilewright.problem.values import Fold
 from tilewright.units import round_up
 from tilewright.winners.plan_config import PlanConfig
-
-TOGETHER = 16
-"""Partial results that are folded one after the other; enough of them lie side by side to keep a GPU busy."""
-
-_MOST = 32
-"""Partial results of which one launch makes one number."""
 
 _ALIGNMENT = 256
 
@@ -92,7 +86,7 @@ class Folding:
         target: Where,
     ) -> None:
         """`parts` vectors one behind the other to one."""
-        while parts > _MOST:
+        while parts > MOST_LEFT:
             whole, rest = divmod(parts, TOGETHER)
             found = self._room((whole + bool(rest)) * length)
             self._launch(operation, source, found, whole, length, TOGETHER)

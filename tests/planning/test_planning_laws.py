@@ -454,7 +454,7 @@ def test_a_workspace_of_8_gib_is_the_largest() -> None:
 
 @pytest.mark.parametrize("parts", [1, 2, 31, 32, 33, 48, 49, 511, 512, 513, 5000])
 @pytest.mark.parametrize("length", [1, 3, 4, 1000])
-def test_partial_results_are_folded_by_sixteens_until_32_are_left(parts: int, length: int) -> None:
+def test_partial_results_are_folded_by_eights_until_32_are_left(parts: int, length: int) -> None:
     """Each launch reads what the one before has written, all of it, once; rows of 16 bytes are read in vectors."""
     made: list[tuple[Any, Any]] = []
     kernels: Any = SimpleNamespace(
@@ -465,8 +465,8 @@ def test_partial_results_are_folded_by_sixteens_until_32_are_left(parts: int, le
     found._lines(Operation.PLUS, (5, 0), parts, length, (2, 0))
     expected, left = [], parts
     while left > 32:
-        whole, rest = divmod(left, 16)
-        expected += [(whole, 16)] + [(1, rest)] * (rest > 0)
+        whole, rest = divmod(left, 8)
+        expected += [(whole, 8)] + [(1, rest)] * (rest > 0)
         left = whole + (rest > 0)
     expected.append((1, left))
     assert [(problem.m, problem.parts) for _, problem in made] == expected

@@ -1,9 +1,9 @@
 """Matrices that an epilogue reads, in registers some chunks before the chunk of a subtile that needs them.
 
-    the first chunks      loads of each
-    chunk 0               finished, put into the stage;  loads of chunk 4
-    chunk 1               finished, put into the stage;  loads of chunk 5
-    ...
+    the first four chunks   loads of each
+    chunk 0                 finished, put into the stage;  loads of chunk 4
+    chunk 1                 finished, put into the stage;  loads of chunk 5
+    ...                     whatever subtile and fragment they are of
 
 Behind each store to shared memory the compiler loads nothing early that may have changed. A load where its value is
 needed would be a latency of memory for each 16 columns; so these are under way together.
@@ -11,9 +11,10 @@ needed would be a latency of memory for each 16 columns; so these are under way 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -34,20 +35,19 @@ _OTHER_REGISTERS = 64
 """Of a thread, beside its sums and what it loads ahead. Source: as of `epilogue_held`."""
 
 _REGISTER_BYTES = 4
-_NUMBER = "ahead"
-
-Digits = tuple[dict[str, Expr], Expr]
-"""The digits of the fragment of a chunk, and the first register of the chunk there."""
+_AHEAD, _STEP = "ahead", Var("step_ahead")
 
 
 @dataclass(frozen=True)
 class MatricesAhead(SubtileGeometry):
-    """The registers of a thread for what it loads ahead, and the loads. names: of the matrices; count: of chunks that
-    follow each other; registers: of a thread that a chunk of sums has."""
+    """The registers of a thread for what it loads ahead, and the loads. names: of the matrices; loops: variables and
+    extents of those over chunks, outermost first; registers: of a thread that a chunk of sums has; held: the digits of
+    the running chunk's fragment, and the chunk's first register there."""
 
     names: tuple[AddedName, ...]
-    count: int
+    loops: tuple[tuple[Var, int], ...]
     registers: int
+    held: tuple[dict[str, Expr], Expr]
 
     @cached_property
     def _matrices(self) -> Mapping[AddedName, DType]:
@@ -57,7 +57,7 @@ class MatricesAhead(SubtileGeometry):
     def chunks(self) -> int:
         """That are loaded ahead; 0 where nothing is, as there are no registers."""
         each = sum(ceil_div(self.registers * dtype.bytes, _REGISTER_BYTES) for dtype in self._matrices.values())
-        return min(self._room // each, _MOST_CHUNKS, self.count) if each else 0
+        return min(self._room // each, _MOST_CHUNKS, self._count) if each else 0
 
     @property
     def _room(self) -> int:
@@ -74,41 +74,69 @@ class MatricesAhead(SubtileGeometry):
         """Neighbours of a row that one load takes."""
         return 1 if self.transposed else self.fragment.neighbours(1)
 
-    def around(self, chunk: Var, held: Callable[[Expr], Digits], body: Body) -> Body:
-        """A loop over chunks with the loads of those ahead. held: of a chunk."""
-        ahead, count = self.chunks, self.count
-        first: Body = ()
-        if ahead:
-            loads = For(chunk.name, Const(ahead), self._loads(chunk, held), unroll=True)
-            first = (*(Alloc(self._buffer(name)) for name in self._matrices), loads)
-        if 0 < ahead < count:
-            body = (*body, If(binary(Op.LT, chunk + ahead, count), self._loads(chunk + ahead, held)))
-        return (*first, For(chunk.name, Const(count), body, unroll=True))
+    @property
+    def _count(self) -> int:
+        """Of chunks."""
+        return prod(extent for _, extent in self.loops)
 
-    def _loads(self, chunk: Expr, held: Callable[[Expr], Digits]) -> Body:
-        """Of one chunk."""
-        digits, first = held(chunk)
-        number = Var(_NUMBER) * self._width
-        row, column = self.fragment.element(LANE, first + number)
+    @property
+    def _number(self) -> Expr:
+        """Of the running chunk."""
+        number: Expr = ZERO
+        for loop, extent in self.loops:
+            number = number * extent + loop
+        return number
+
+    def begin(self) -> Body:
+        """Before the first chunk."""
+        if not self.chunks:
+            return ()
+        loads = For(_STEP.name, Const(self.chunks), self._loads(_STEP), unroll=True)
+        return (*(Alloc(self._buffer(name)) for name in self._matrices), loads)
+
+    def go_on(self) -> Body:
+        """Behind a chunk: the loads of the one that takes its registers."""
+        if not 0 < self.chunks < self._count:
+            return ()
+        number = self._number + self.chunks
+        return (If(binary(Op.LT, number, self._count), self._loads(number)),)
+
+    def _loads(self, number: Expr) -> Body:
+        """Of the chunk with a number."""
+        digits, first = self.held
+        register = Var(_AHEAD) * self._width
+        row, column = self.fragment.element(LANE, first + register)
         rows, columns = self.instruction_axes
         spot = {**digits, rows.name: row, columns.name: column}
         index = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
-        place = global_place(self.program, "C", index[0], index[1])
+        place, values = global_place(self.program, "C", index[0], index[1]), self._values(number)
         moves = tuple(
             Move(
-                Ref(self._buffer(name), (chunk % self.chunks, number)),
-                place if name == "C" else beside(self.program, place, name),
+                Ref(self._buffer(name), (number % self.chunks, register)),
+                self._at(place if name == "C" else beside(self.program, place, name), values),
                 self._width,
                 origin="C",
             )
             for name in self._matrices
         )
-        return (For(_NUMBER, Const(self.registers // self._width), moves, unroll=True),)
+        return (For(_AHEAD, Const(self.registers // self._width), moves, unroll=True),)
 
-    def loaded(self, chunk: Expr, register: Expr, width: int) -> Mapping[AddedName, Expr]:
+    def _values(self, number: Expr) -> dict[str, Expr]:
+        """Of the variables of loops, for the chunk with a number."""
+        found: dict[str, Expr] = {}
+        for loop, extent in reversed(self.loops):
+            found[loop.name] = number if loop == self.loops[0][0] else number % extent
+            number = number // extent
+        return found
+
+    @staticmethod
+    def _at(place: Ref, values: Mapping[str, Expr]) -> Ref:
+        return Ref(place.buffer, tuple(substitute(one, values) for one in place.index))
+
+    def loaded(self, register: Expr, width: int) -> Mapping[AddedName, Expr]:
         """What belongs to a sum of the running chunk, by its number there; with several, to each of them."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         return {
-            name: Load(self._buffer(name), (chunk % self.chunks, register + element))
+            name: Load(self._buffer(name), (self._number % self.chunks, register + element))
             for name in (self._matrices if self.chunks else ())
         }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from tilewright.ir.async_stmt import (
     CommitStores,
@@ -68,9 +68,12 @@ class SubtileStore(SubtileGeometry):
             found = self._scales.found(by_beta, finished)
             by_beta = lambda way: way(False)  # noqa: E731  (values have what they take of the addend)
         results = ResultStore(self.program, self.exact)
-        stored = (s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
+        stored = by_beta(lambda reads: self._stored(finished, reads))
         lane = LANE if self.ping_pong > 1 else self.group * GROUP_LANES + LANE
         return (*results.begin(), *found, *stored, *results.end(lane))
+
+    def _stored(self, finished: Finished, reads: bool) -> Body:
+        return tuple(stmt for subtile in self.plan.subtiles for stmt in self._subtiles(subtile, finished, reads))
 
     @cached_property
     def _scales(self) -> BlockScales | None:
@@ -78,10 +81,13 @@ class SubtileStore(SubtileGeometry):
             return None
         return BlockScales(self.program, self.plan, self.sums, self.exact)
 
-    def _subtiles(self, subtile: Subtile, by_beta: ByBeta, finished: Finished) -> Body:
-        fill = by_beta(lambda reads: self._fill(subtile, finished, reads))
+    def _subtiles(self, subtile: Subtile, finished: Finished, reads: bool) -> Body:
+        ahead = self._ahead(subtile, reads)
+        fill = self._fill(subtile, finished, reads, ahead)
         one = self._by_tma(subtile, fill) if self.plan.sink is Sink.TMA else self._by_warps(subtile, fill)
-        return (For(SUBTILE.name, Const(subtile.count), one, unroll=True),) if subtile.number == 0 else one
+        if subtile.number == 0:
+            one = (For(SUBTILE.name, Const(subtile.count), one, unroll=True),)
+        return (*ahead.begin(), *one)
 
     # -- TMA --------------------------------------------------------------------------------------------------------
 
@@ -137,15 +143,13 @@ class SubtileStore(SubtileGeometry):
 
     # -- filling a stage --------------------------------------------------------------------------------------------
 
-    def _fill(self, subtile: Subtile, finished: Finished, reads: bool) -> Body:
+    def _fill(self, subtile: Subtile, finished: Finished, reads: bool, ahead: MatricesAhead) -> Body:
         """The running subtile into its stage: chunks of 16 columns of fragments, and of 8 where those are odd."""
-        along = subtile.columns if not self.transposed else self.fragment.columns
-        count, narrow = along // CHUNK_COLUMNS, along % CHUNK_COLUMNS
+        count, narrow = divmod(self._along(subtile), CHUNK_COLUMNS)
         body: Body = ()
         if count:
-            ahead = self._ahead(reads, count)
-            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads, partial(ahead.loaded, _CHUNK))
-            body = ahead.around(_CHUNK, partial(self._held, subtile), chunk)
+            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads, ahead.loaded)
+            body = (For(_CHUNK.name, Const(count), (*chunk, *ahead.go_on()), unroll=True),)
         if narrow:
             body = (*body, *self._chunk(subtile, Const(count), narrow, finished, reads))
         if self.transposed:
@@ -153,12 +157,23 @@ class SubtileStore(SubtileGeometry):
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
         return over_digits(self.strided_digits, body)
 
-    def _ahead(self, reads: bool, count: int) -> MatricesAhead:
-        """What so many chunks of 16 columns read; codes are made of values that were finished before."""
+    def _along(self, subtile: Subtile) -> int:
+        """Columns of a fragment that are in a subtile."""
+        return self.fragment.columns if self.transposed else subtile.columns
+
+    def _ahead(self, subtile: Subtile, reads: bool) -> MatricesAhead:
+        """What chunks of 16 columns read; codes are made of values that were finished before."""
         c = self.plan.outputs[0]
         names = [one.name for one in c.reads if not one.is_vector] + [c.addend] * reads
-        found = tuple(names) if self._scales is None else ()
-        return MatricesAhead(self.program, self.plan, self.sums, found, count, CHUNK_COLUMNS // 2)
+        loops = [(SUBTILE, subtile.count)] if subtile.number == 0 else []
+        loops += [(Var(axis.name), axis.extent or 1) for axis in self.strided_digits]
+        if self.transposed and subtile.columns > FRAGMENT_ROWS:
+            loops.append((_FRAG, subtile.columns // FRAGMENT_ROWS))
+        loops.append((_CHUNK, self._along(subtile) // CHUNK_COLUMNS))
+        return MatricesAhead(
+            *(self.program, self.plan, self.sums, tuple(names) if self._scales is None else (), tuple(loops)),
+            *(CHUNK_COLUMNS // 2, self._held(subtile, _CHUNK)),
+        )
 
     def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
         """The digits of the running fragment, and the first register of a chunk of its columns."""

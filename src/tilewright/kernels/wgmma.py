@@ -30,6 +30,7 @@ from tilewright.kernels.wgmma_steps import (
     INSTRUCTION_ROWS,
     SWIZZLE_ATOM_BYTES,
     WgmmaTile,
+    function_registers,
     loaded_by_tma,
     nest,
     staged,
@@ -365,10 +366,11 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {columns_of(c)}",
     ),
     Law(
-        lambda c, g: registers_of(c) > consumer_registers(c, g),
+        lambda c, g: registers_of(c) + function_registers(g) > consumer_registers(c, g),
         lambda c, g: (
             f"{accumulators_of(c)} accumulators of a thread{', twice,' if c.promote_every else ''} and what stands "
-            f"beside them take {registers_of(c)} registers, more than {consumer_registers(c, g)}: use a smaller tile"
+            f"beside them take {registers_of(c) + function_registers(g)} registers, more than "
+            f"{consumer_registers(c, g)}: use a smaller tile"
         ),
     ),
     Law(

@@ -31,6 +31,9 @@ from tilewright.units import ceil_div
 _MOST_CHUNKS = 4
 """That are loaded ahead."""
 
+_MOST_REGISTERS = 16
+"""Of a thread for what is loaded ahead: with 32 more kernels spill (NVRTC 13.5)."""
+
 _OTHER_REGISTERS = 64
 """Of a thread, beside its sums and what it loads ahead. Source: as of `epilogue_held`."""
 
@@ -56,8 +59,11 @@ class MatricesAhead(SubtileGeometry):
     @cached_property
     def chunks(self) -> int:
         """That are loaded ahead; 0 where nothing is, as there are no registers."""
-        each = sum(ceil_div(self.registers * dtype.bytes, _REGISTER_BYTES) for dtype in self._matrices.values())
-        return min(self._room // each, _MOST_CHUNKS, self._count) if each else 0
+        whole = 1 if self._width > 1 else _REGISTER_BYTES  # an element that comes alone has a register of its own
+        each = sum(
+            ceil_div(self.registers * max(dtype.bytes, whole), _REGISTER_BYTES) for dtype in self._matrices.values()
+        )
+        return min(min(self._room, _MOST_REGISTERS) // each, _MOST_CHUNKS, self._count) if each else 0
 
     @property
     def _room(self) -> int:

@@ -23,7 +23,7 @@ from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
-from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
+from tilewright.kernels.wgmma_steps import function_registers, reads_orders, tma_stores
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
     CLUSTERS_OF_PIECES,
@@ -421,7 +421,11 @@ def estimate_us(
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
-    """The wgmma kernels that can run where operands lie so; for scales of blocks of C, those that find them."""
+    """The wgmma kernels that can run where operands lie so, with registers for the epilogue; for scales of blocks of
+    C, those that find them."""
+    beside = function_registers(gemm)
+    if beside:
+        c = c[wgmma.registers_of(c) + beside <= wgmma.consumer_registers(c, gemm)]
     if gemm.epilogue.scales is not None:
         c = c[(c.n % BLOCK == 0) & (c.swap_ab < 1)]
     # Matrices of a batch follow each other, or all of its problems read one.

@@ -26,9 +26,9 @@ from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES,
 from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import Trees, fit_for
+from tilewright.planning.cost.epilogue_terms import beside_clocks, matrices_read, partial_bytes
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
-from tilewright.problem.values import Applied, inside
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
@@ -58,14 +58,6 @@ _SCALED_IN_TURN = 0.25
 
 _SCALED_EACH, _SCALED_APART = 0.3, 1.3
 """The same where each column has a scale of its own, for each warpgroup that multiplies; and more for all together."""
-
-_APPLIED = 0.4
-"""Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
-consumers of a tile took 2.94 ms for 8192 x (2 x 14336) x 4096, 128 x 96 in ping-pong 2.52."""
-
-_READ_EACH = 0.1
-"""Clocks of an SM for an element of a matrix that an epilogue reads, some chunks ahead. Measured on an H200: beta * C
-adds 68 us to 8192 x 8192 x 1024 with two consumers of 128 x 256, 42 with 128 x 192 in ping-pong."""
 
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
@@ -234,29 +226,6 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
 
 
 @lru_cache(maxsize=64)
-def function_clocks(gemm: Gemm) -> float:
-    """Clocks of an SM for what functions of the epilogue apply to an element: beside a sum of some thousand of k they
-    are a tenth of the time, which only ping-pong hides."""
-    epilogue = gemm.epilogue
-    if epilogue.function is None:
-        return 0.0
-    values = (epilogue.value, *(one.value for one in epilogue.results))
-    return _APPLIED * len({one for value in values for one in inside(value) if isinstance(one, Applied)})
-
-
-@lru_cache(maxsize=64)
-def matrices_read(gemm: Gemm) -> int:
-    """Matrices that an epilogue reads, of the size of C."""
-    return (gemm.beta != 0) + sum(not one.is_vector for one in gemm.epilogue.named)
-
-
-def _beside_clocks(c: Columns, gemm: Gemm) -> Column:
-    """Clocks of a tile for what its epilogue applies and reads, which runs beside the MMAs of the next one in ping-pong
-    only."""
-    return (function_clocks(gemm) + _READ_EACH * matrices_read(gemm)) * c.m * c.n / c.cluster_k
-
-
-@lru_cache(maxsize=64)
 def _class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
     sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
@@ -413,7 +382,7 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    function = _beside_clocks(c, gemm)
+    function = beside_clocks(c, gemm)
     function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
@@ -422,7 +391,7 @@ def timed(
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     parted_bytes = m * (c.parted * (columns - 1) + c.cut * n * (c.split_k == 1))
-    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
+    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes + partial_bytes(c, gemm))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)

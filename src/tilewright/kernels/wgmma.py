@@ -245,10 +245,12 @@ def stage_rows(config: Any) -> Column:
     return config.pieces * (config.m + config.accumulators * config.n)
 
 
-def registers_of(config: Any) -> Column:
-    """Registers of a thread of a consumer: beside its accumulators in the epilogue; where those are promoted, beside
-    both sums in the loop over k."""
+def registers_of(config: Any, gemm: Gemm | None = None) -> Column:
+    """Registers of a thread of a consumer: beside its accumulators in the epilogue, with those for the functions of a
+    problem; where accumulators are promoted, beside both sums in the loop over k."""
     once = accumulators_of(config) + registers_beside(config)
+    if gemm is not None:
+        once = once + function_registers(gemm) * np.logical_not(config.swap_ab)
     summed = accumulators_of(config) // np.where(promotes_in_turn(config), fragments_of(config), 1)
     twice = (accumulators_of(config) + summed + _BESIDE_PROMOTED) * (config.promote_every > 0)
     return np.maximum(once, twice)
@@ -366,10 +368,10 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {columns_of(c)}",
     ),
     Law(
-        lambda c, g: registers_of(c) + function_registers(g) > consumer_registers(c, g),
+        lambda c, g: registers_of(c, g) > consumer_registers(c, g),
         lambda c, g: (
             f"{accumulators_of(c)} accumulators of a thread{', twice,' if c.promote_every else ''} and what stands "
-            f"beside them take {registers_of(c) + function_registers(g)} registers, more than "
+            f"beside them take {registers_of(c, g)} registers, more than "
             f"{consumer_registers(c, g)}: use a smaller tile"
         ),
     ),
@@ -427,7 +429,9 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"{g.block_scales} do not go with {columns_of(c)} columns of an instruction",
     ),
     Law(
-        lambda c, g: (scale_registers(c, g) > 0) & (registers_of(c) + scale_registers(c, g) > consumer_registers(c, g)),
+        lambda c, g: (
+            (scale_registers(c, g) > 0) & (registers_of(c, g) + scale_registers(c, g) > consumer_registers(c, g))
+        ),
         lambda c, g: (
             f"{registers_of(c)} registers and {scale_registers(c, g)} for scales are more than "
             f"{consumer_registers(c, g)}"

@@ -423,9 +423,8 @@ def estimate_us(
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
     """The wgmma kernels that can run where operands lie so, with registers for the epilogue; for scales of blocks of
     C, those that find them."""
-    beside = function_registers(gemm)
-    if beside:
-        c = c[wgmma.registers_of(c) + beside <= wgmma.consumer_registers(c, gemm)]
+    if function_registers(gemm):
+        c = c[wgmma.registers_of(c, gemm) <= wgmma.consumer_registers(c, gemm)]
     if gemm.epilogue.scales is not None:
         c = c[(c.n % BLOCK == 0) & (c.swap_ab < 1)]
     # Matrices of a batch follow each other, or all of its problems read one.

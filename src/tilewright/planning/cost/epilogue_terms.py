@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.dtypes import F32
+from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Applied, inside
@@ -15,13 +16,22 @@ _APPLIED = 0.4
 """Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
 consumers of a tile took 2.94 ms for 8192 x (2 x 14336) x 4096, 128 x 96 in ping-pong 2.52."""
 
-_READ_EACH = 0.1
-"""Clocks of an SM for an element of a matrix that an epilogue reads, some chunks ahead. Measured on an H200: beta * C
-adds 68 us to 8192 x 8192 x 1024 with two consumers of 128 x 256, 42 with 128 x 192 in ping-pong."""
+_READ, _READ_BETWEEN = 0.1, 0.5
+"""Clocks of an SM for an element of a matrix that an epilogue reads some chunks ahead, and between stores of results,
+where a thread has no registers for that, or reads single elements. Measured on an H200 at 8192 x 8192 x 1024: beta * C
+adds 62 us with two consumers of 128 x 256 and 39 with 128 x 192 in ping-pong, a residual beside sums of rows 54 with
+128 x 256, 144 with 200 x 128 and swap-AB, 246 with 128 x 176 in ping-pong; memory takes 32."""
 
-_FOLDED_EACH = 0.05
-"""Clocks of an SM for an element of a fold. Measured on an H200: sums of squares of rows add 35 us to 8192 x 8192 x
-4096 with two consumers of 128 x 256, of which memory takes 16."""
+_FOLDED, _FOLDED_APART = 0.02, 0.25
+"""Clocks of an SM for an element of a fold, in groups of 64 and of 8. Measured in the same way at k = 4096: sums of
+squares of rows add 9 us with 128 x 256, 68 with 200 x 128 and swap-AB; memory takes 2 and 16."""
+
+SLOWED = 0.3
+"""The share of these clocks that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in ping-pong, a
+residual and sums of rows take 845 us with 128 x 176, sums of rows 752; beta * C 718 with 128 x 192, nothing 701."""
+
+_BESIDE_SUMS = 68
+"""Registers of a thread beside its sums with which it reads ahead."""
 
 _GROUP, _WIDE_GROUP, _MOST_AT_ONCE = 8, 64, 256
 """Elements of a partial result, and where warpgroups fold eight of them; elements of a line that one launch folds."""
@@ -45,20 +55,30 @@ def matrices_read(gemm: Gemm) -> int:
 
 
 def beside_clocks(c: Columns, gemm: Gemm) -> Column:
-    """Clocks of a tile for what its epilogue applies, reads and folds, which runs beside the MMAs of the next one in
-    ping-pong only."""
-    folds = sum(one.fold is not None for one in gemm.epilogue.written)
-    each = function_clocks(gemm) + _READ_EACH * matrices_read(gemm) + _FOLDED_EACH * folds
+    """Clocks of a tile for what its epilogue reads and folds."""
+    folds, reads = sum(one.fold is not None for one in gemm.epilogue.written), matrices_read(gemm)
+    each: Column = 0.0
+    if folds:
+        each = each + folds * np.where(_folds_wide(c), _FOLDED, _FOLDED_APART)
+    if reads:
+        has_room = wgmma.accumulators_of(c) + _BESIDE_SUMS <= wgmma.consumer_registers(c, gemm)
+        ahead = (c.swap_ab == 0) & has_room if gemm.epilogue.written else c.m > 0
+        each = each + reads * np.where(ahead, _READ, _READ_BETWEEN)
     return each * c.m * c.n / c.cluster_k
+
+
+def _folds_wide(c: Columns) -> Column:
+    """Whether warpgroups fold the groups of rows of C themselves."""
+    return (c.n % _WIDE_GROUP == 0) & (c.swap_ab == 0) & (c.subtile > 0)
 
 
 def partial_bytes(c: Columns, gemm: Gemm) -> Column:
     """Of the partial results of folds, which a launch behind the kernel reads."""
     elements: Column = 0.0
+    along = gemm.operand("C").contiguous
     for one in gemm.epilogue.written:
         if one.fold is None or one.fold.codes is not None or one.fold.whole:
             continue
-        in_rows = one.along != gemm.operand("C").contiguous and gemm.size(gemm.operand("C").contiguous) > _MOST_AT_ONCE
-        wide = in_rows & (c.n % _WIDE_GROUP == 0) & (c.swap_ab == 0) & (c.subtile > 0)
+        wide = _folds_wide(c) & (one.along != along and gemm.size(along) > _MOST_AT_ONCE)
         elements = elements + gemm.m * gemm.n / np.where(wide, _WIDE_GROUP, _GROUP)
     return 2.0 * F32.bytes * elements

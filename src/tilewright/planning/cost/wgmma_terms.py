@@ -26,7 +26,13 @@ from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES,
 from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import Trees, fit_for
-from tilewright.planning.cost.epilogue_terms import beside_clocks, matrices_read, partial_bytes
+from tilewright.planning.cost.epilogue_terms import (
+    SLOWED,
+    beside_clocks,
+    function_clocks,
+    matrices_read,
+    partial_bytes,
+)
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
 
@@ -382,8 +388,9 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    function = beside_clocks(c, gemm)
-    function = np.where(ping_pong > 0, np.maximum(0.0, function - body), function)
+    beside = beside_clocks(c, gemm)
+    function = function_clocks(gemm) * c.m * c.n / c.cluster_k + beside
+    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + SLOWED * beside, function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:

@@ -142,7 +142,7 @@ def test_folds_of_rows_and_columns(config: str) -> None:
 @pytest.mark.parametrize("n", [328, 301, 256])
 @pytest.mark.parametrize("config", ["wgmma-codes", "wgmma-codes-wide"])
 def test_warpgroups_fold_whole_rows_of_64_columns(config: str, n: int) -> None:
-    """But of lines that one launch folds at once. In the order of kernels that leave each eight to it: the same bits."""
+    """But not where one launch folds a line. The order is that of kernels that leave each eight to a launch."""
     epilogue = epilogue_of(FOLDS["rows"], FOLDS["largest"])
     made = {
         name: built_for(CONFIGS[name], gemm_of(CONFIGS[name], 70, n, epilogue=epilogue)) for name in (config, "mma")

@@ -49,14 +49,15 @@ _OF_FUNCTIONS = 16
 
 @lru_cache(maxsize=64)
 def function_registers(gemm: Gemm) -> int:
-    """Registers of a thread for what an epilogue computes beside a sum: where it applies functions, makes an element of
-    its neighbour's values, or folds. Without them NVRTC 13.5 spills 16 to 204 bytes with 192 accumulators; kernels that
-    transpose C on its way out have more to spare."""
+    """Registers of a thread for what an epilogue computes beside a sum: where it applies functions beside a matrix that
+    it reads, makes an element of its neighbour's values, or folds. Without them NVRTC 13.5 spills 16 to 204 bytes with
+    192 accumulators; kernels that transpose C on its way out have more to spare."""
     epilogue = gemm.epilogue
     values = () if epilogue.function is None else (epilogue.value, *(one.value for one in epilogue.results))
     applies = any(isinstance(part, Applied) for value in values for part in inside(value))
+    reads = any(not one.is_vector for one in epilogue.named)
     folds = any(one.fold is not None for one in epilogue.written)
-    return _OF_FUNCTIONS if applies or folds or epilogue.has_pairs else 0
+    return _OF_FUNCTIONS if (applies and reads) or folds or epilogue.has_pairs else 0
 
 
 @dataclass(frozen=True, slots=True)

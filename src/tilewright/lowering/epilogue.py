@@ -252,11 +252,10 @@ class Epilogue:
         """Finished neighbours into registers from `first` on, what they read loaded before, and what is written beside
         them stored."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        loaded = dict(own.loaded)
-        addend = loaded.pop(self.plan.outputs[0].addend, None)
-        kept = {name: as_f32(value) for name, value in loaded.items()}
-        load, read = self._reads(place, width, {**held.kept(own.digits, own.register), **kept})
-        if reads_addend and addend is None:
+        ahead = {name: as_f32(value) for name, value in own.loaded.items()}
+        load, read = self._reads(place, width, {**held.kept(own.digits, own.register), **ahead})
+        addend: Expr | None = None
+        if reads_addend:
             old = value_buffer("C_old", self.program.gemm.out, width)
             load = (Alloc(old), Move(Ref(old, (ZERO,)), self._addend(place), width, origin="C"), *load)
             addend = Load(old, (element,))

@@ -119,7 +119,7 @@ class MatricesAhead(SubtileGeometry):
         moves = tuple(
             Move(
                 Ref(self._buffer(name), (number % self.chunks, register)),
-                self._at(place if name == "C" else beside(self.program, place, name), values),
+                self._at(beside(self.program, place, name), values),
                 self._width,
                 origin="C",
             )

@@ -68,12 +68,9 @@ class SubtileStore(SubtileGeometry):
             found = self._scales.found(by_beta, finished)
             by_beta = lambda way: way(False)  # noqa: E731  (values have what they take of the addend)
         results = ResultStore(self.program, self.exact)
-        stored = by_beta(lambda reads: self._stored(finished, reads))
+        stored = (s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
         lane = LANE if self.ping_pong > 1 else self.group * GROUP_LANES + LANE
         return (*results.begin(), *found, *stored, *results.end(lane))
-
-    def _stored(self, finished: Finished, reads: bool) -> Body:
-        return tuple(stmt for subtile in self.plan.subtiles for stmt in self._subtiles(subtile, finished, reads))
 
     @cached_property
     def _scales(self) -> BlockScales | None:
@@ -81,9 +78,9 @@ class SubtileStore(SubtileGeometry):
             return None
         return BlockScales(self.program, self.plan, self.sums, self.exact)
 
-    def _subtiles(self, subtile: Subtile, finished: Finished, reads: bool) -> Body:
-        ahead = self._ahead(subtile, reads)
-        fill = self._fill(subtile, finished, reads, ahead)
+    def _subtiles(self, subtile: Subtile, by_beta: ByBeta, finished: Finished) -> Body:
+        ahead = self._ahead(subtile)
+        fill = by_beta(lambda reads: self._fill(subtile, finished, reads, ahead))
         one = self._by_tma(subtile, fill) if self.plan.sink is Sink.TMA else self._by_warps(subtile, fill)
         if subtile.number == 0:
             one = (For(SUBTILE.name, Const(subtile.count), one, unroll=True),)
@@ -161,17 +158,18 @@ class SubtileStore(SubtileGeometry):
         """Columns of a fragment that are in a subtile."""
         return self.fragment.columns if self.transposed else subtile.columns
 
-    def _ahead(self, subtile: Subtile, reads: bool) -> MatricesAhead:
-        """What chunks of 16 columns read; codes are made of values that were finished before."""
-        c = self.plan.outputs[0]
-        names = [one.name for one in c.reads if not one.is_vector] + [c.addend] * reads
+    def _ahead(self, subtile: Subtile) -> MatricesAhead:
+        """What chunks of 16 columns read, but for what beta multiplies; codes are made of values that were finished
+        before."""
+        reads = () if self._scales is not None else self.plan.outputs[0].reads
+        names = tuple(one.name for one in reads if not one.is_vector)
         loops = [(SUBTILE, subtile.count)] if subtile.number == 0 else []
         loops += [(Var(axis.name), axis.extent or 1) for axis in self.strided_digits]
         if self.transposed and subtile.columns > FRAGMENT_ROWS:
             loops.append((_FRAG, subtile.columns // FRAGMENT_ROWS))
         loops.append((_CHUNK, self._along(subtile) // CHUNK_COLUMNS))
         return MatricesAhead(
-            *(self.program, self.plan, self.sums, tuple(names) if self._scales is None else (), tuple(loops)),
+            *(self.program, self.plan, self.sums, names, tuple(loops)),
             *(CHUNK_COLUMNS // 2, self._held(subtile, _CHUNK)),
         )
 
@@ -221,7 +219,7 @@ class SubtileStore(SubtileGeometry):
         program, sums, value = self.program, self.sums, self._value(count)
         rows, columns = self.instruction_axes
         # Operands are read, and what lies beside C is written, in pairs; else a loop over elements is the shorter text.
-        beside = reads or self.plan.outputs[0].reads or self.plan.outputs[1:] or program.gemm.epilogue.has_pairs
+        beside = self.plan.outputs[0].reads or self.plan.outputs[1:] or program.gemm.epilogue.has_pairs
         width = self.fragment.neighbours(1) if beside and not self.transposed else 1
         number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
         row, column = self.fragment.element(LANE, first + number)

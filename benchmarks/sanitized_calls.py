@@ -12,10 +12,14 @@ from typing import Any
 
 import tilewright as tw
 from tilewright import extras
+from tilewright.frontend.ragged import spans_of
 
 ops: Any = tw.ops
 ROWS = (3, 0, 130, 77, 64, 1)
 """Of groups; the last rows belong to none."""
+
+NO_ENDS = (-7, 40, 30, 60, 200, 2**31 - 1)
+"""Offsets that are negative, do not ascend, and are too large: rows 0 .. 40, 60 .. 200 and the last are in groups."""
 
 MOST_DISTANCE = 2e-2
 """Of a result in bf16 from float64; of codes with the scales that were found for them, twice the half of the last place
@@ -173,6 +177,18 @@ class _Calls:
             call = lambda given=given: (tw.scaled_grouped_matmul(left, right, of_a, of_b, **given)[:used], scaled)  # noqa: E731
             yield f"groups of FP8, fast {fast}", call, MOST_DISTANCE
         yield "groups with scales of blocks", blocks, MOST_DISTANCE
+        for fp8 in (False, True):
+
+            def ends_that_are_none(fp8: bool = fp8) -> tuple[Any, Any]:
+                told = torch.tensor(NO_ENDS, device="cuda").int()
+                given = (left, right, of_a, of_b) if fp8 else (a, b)
+                found = (tw.scaled_grouped_matmul if fp8 else tw.grouped_matmul)(*given, offsets=told)
+                first, second = (left.float() * of_a[:, None], right.float() * of_b[:, None]) if fp8 else (a, b)
+                spans = list(enumerate(spans_of(NO_ENDS, tokens)))
+                exact = [first[span].double() @ second[group].double() for group, span in spans]
+                return torch.cat([found[span] for _, span in spans]), torch.cat(exact)
+
+            yield f"offsets that do not ascend, FP8 {fp8}", ends_that_are_none, MOST_DISTANCE
         yield "groups with counts", counted, MOST_DISTANCE
         combined = (a[pairs].double() * weights[..., None]).sum(1)
         yield "combined rows", lambda: (tw.combine_rows(a, pairs.int(), weights), combined), MOST_DISTANCE

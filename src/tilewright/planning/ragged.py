@@ -25,13 +25,13 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import joined, product, with_long_rows
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
+from tilewright.kernels.spaces import joined, product, stages_more, with_long_rows
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.model.time import predict_seconds
 from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
 from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
-from tilewright.planning.candidates import families_for, listed, promoted
+from tilewright.planning.candidates import families_for, listed, promoted, starts_early
 from tilewright.planning.cost import Around, plan_seconds
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import TMA_BYTES, Packing
@@ -46,8 +46,8 @@ from tilewright.winners.plan_config import PlanConfig
 _NOMINAL = 256
 """A size in the place of any."""
 
-_LEAST_STAGES, _GOOD_STAGES = 3, 4
-"""Of a ring: with fewer loads do not run ahead far enough, or barely."""
+_LEAST_STAGES = 3
+"""Of a ring: with fewer loads do not run ahead far enough."""
 
 _RASTER_ROWS = 8
 """Rows of tiles that are visited together, of kernels whose threads copy for themselves."""
@@ -60,11 +60,6 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RAST
 
 _SMALL_GROUP, _ROWS = 256, 128
 """Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
-
-_CLUSTERED = 0.015
-"""What clusters of two take longer in large groups than the estimates of plain products say. H200, 8 groups of 1024 and
-of 5 to 3000 rows, 128 x 192 and 128 x 176 in ping-pong: as measured in turn, those along n took 0 to 4 % more than
-single blocks in bf16, -0.1 to 1 % in FP8, along m 0.3 to 2 and 0.3 to 1; estimates put them level (record 0065)."""
 
 _TIE, _WASTED = 0.05, 0.02
 """How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
@@ -102,14 +97,13 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     if formats.block_scales is not None:  # wherever they lie
         formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
     c = _candidates(formats, groups.along, staged, room, request.promote_every)
-    c = c.with_columns(raster_rows=rows_together(c, typical, spec))
+    early = np.full(len(c), starts_early(typical, groups.count))
+    c = c.with_columns(raster_rows=rows_together(c, typical, spec), dependent_launch=early)
     around = Around(Packing(), TMA_BYTES, TMA_BYTES, alignment.c, groups.count)
     seconds = sum(
         share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
         for share, one in _sizes_of(typical, groups.along)
     )
-    if groups.along == "m" and typical.m > _SMALL_GROUP:
-        seconds = seconds * np.where(c.cluster_m * c.cluster_n > 1, 1 + _CLUSTERED, 1.0)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 
@@ -168,7 +162,6 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         "left_in_registers": (0,),
         "persistent": (1,),
         "raster_rows": (16,),
-        "dependent_launch": (1,),
         "promote_every": (promote_every,),
         "pieces": (1,),
         "evict_first": ("",),
@@ -182,8 +175,8 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
     c = joined(*tables)
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
-    c = _with_ring(c, gemm, room, staged=staged)
-    return c[legal(wgmma.LAWS, c, gemm) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, along, gemm)]
+    c = _with_rings(c, gemm, room, staged=staged)
+    return c[legal(wgmma.LAWS, c, gemm) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, along, gemm)].kept()
 
 
 def _fits_registers(c: Columns, along: str, gemm: Gemm) -> Any:
@@ -198,20 +191,26 @@ def _fits_registers(c: Columns, along: str, gemm: Gemm) -> Any:
     return (wgmma.accumulators_of(c) <= most) & ~crowded
 
 
-def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
-    """The deepest ring, beside two stages of the epilogue; one where that makes a short ring deeper. room: bytes of
-    shared memory. staged: whether C may leave through shared memory."""
+def _with_rings(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
+    """The deepest ring beside one or two stages of the epilogue, and beside two whose rows are as wide as a swizzle
+    atom: which is best depends on how much of C there is. room: bytes of shared memory. staged: whether C may leave
+    through shared memory."""
 
-    def with_stages(count: int) -> Columns:
+    def with_stages(count: int, widest: bool = False) -> Columns:
         one = c.with_columns(subtile_stages=np.full(len(c), count))
-        one = with_long_rows(one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged), gemm)
+        if widest:
+            subtile = np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n) * stages_c(gemm)
+        else:
+            subtile = wgmma.subtile_of(one, gemm)
+        one = with_long_rows(one.with_columns(subtile=subtile * staged), gemm)
         one = one.with_columns(stages=wgmma.deepest_ring(one, 1, gemm))
         return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one, gemm) > room))
 
-    one, two = with_stages(1), with_stages(2)
-    better = (two.subtile > 0) & (two.stages < _GOOD_STAGES) & (one.stages > two.stages)
-    names = ("subtile_stages", "subtile", "stages")
-    return two.with_columns(**{name: np.where(better, getattr(one, name), getattr(two, name)) for name in names})
+    one, two, wide = with_stages(1), with_stages(2), with_stages(2, widest=True)
+    deeper = (one.subtile > 0) & (one.stages > two.stages)
+    whole = (wide.ping_pong == 0) | (wide.n % np.maximum(wide.subtile, 1) == 0)  # of 128 x 176 in ping-pong, 8 bytes spill
+    longer = (wide.subtile > two.subtile) & (wide.swap_ab == 0) & stages_more(wide) & whole
+    return joined(two, one[deeper], wide[longer])
 
 
 def _seconds(

@@ -167,7 +167,7 @@ class _Calls:
             "gathered rows",
             lambda: (
                 tw.grouped_matmul(a, b, offsets=ends, rows=places)[:used],
-                rows(_wide(a)[places.cpu().long()], wide),
+                rows(_wide(a)[taken], wide),
             ),
             MOST_DISTANCE,
         )

@@ -30,12 +30,25 @@ have: of kernels that wait for memory alike, the one is chosen that asks the SMs
 
 
 def tma_groups_seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, result_bytes: int) -> Any:
-    """Of kernels of wgmma, of groups of which `typical` is one. result_bytes: that rows of C are multiples of."""
+    """Of kernels of wgmma, of groups of which `typical` is one; infinite for those that are far from the best.
+    result_bytes: that rows of C are multiples of."""
     around = Around(Packing(), TMA_BYTES, TMA_BYTES, result_bytes, groups.count)
-    return sum(
-        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
-        for share, one in _sizes_of(typical, groups.along)
+    sizes = _sizes_of(typical, groups.along)
+    (likely,) = plan_seconds("wgmma", [(c, around)], sizes[0][1], spec, corrected=_LOOKED_AT)
+    near = np.argsort(likely, kind="stable")[:_LOOKED_AT]
+    some = c[near]
+    seconds = np.full(len(c), np.inf)
+    seconds[near] = sum(
+        share
+        * plan_seconds("wgmma", [(some, around)], one, spec, corrected=_LOOKED_AT)[0]
+        * (1 + _WASTED * _rows_asked(some, one) / one.m)
+        for share, one in sizes
     )
+    return seconds
+
+
+_LOOKED_AT = 64
+"""Kernels that are priced for several sizes."""
 
 
 def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:

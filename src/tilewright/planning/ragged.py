@@ -28,7 +28,7 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
-from tilewright.planning.candidates import families_for, leaves_first, listed, promoted
+from tilewright.planning.candidates import families_for, leaves_first, listed, promoted, starts_early
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
 from tilewright.planning.kernels import Kernels
@@ -93,10 +93,13 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     if formats.block_scales is not None:  # wherever they lie
         formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
     c = _candidates(formats, groups.along, staged, room, request.promote_every)
-    early = np.full(len(c), groups.count * typical.flops < _LONG_FLOPS)
-    c = c.with_columns(raster_rows=rows_together(c, typical, spec), dependent_launch=early)
-    c = c.with_columns(evict_first=Deferred(lambda some: leaves_first(some, typical, groups.count)))
+    known = np.full(len(c), starts_early(typical, groups.count))  # the estimates have seen products that do, and do not
+    c = c.with_columns(raster_rows=rows_together(c, typical, spec), dependent_launch=known)
     seconds = tma_groups_seconds(c, typical, groups, spec, alignment.c)
+    c = c.with_columns(
+        dependent_launch=np.full(len(c), groups.count * typical.flops < _LONG_FLOPS),
+        evict_first=Deferred(lambda some: leaves_first(some, typical, groups.count)),
+    )
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 

@@ -44,7 +44,7 @@ Call = Callable[[], tuple[Any, Any]]
 
 
 class _Calls:
-    """Operands and calls, of a PyTorch."""
+    """Operands, drawn on the host, and calls, of a PyTorch."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -56,13 +56,13 @@ class _Calls:
         yield from self._coded()
 
     def drawn(self, *shape: int) -> Any:
-        return self.torch.randn(*shape, device="cuda").bfloat16()
+        return self.torch.randn(*shape).bfloat16().cuda()
 
     def codes(self, *shape: int) -> Any:
-        return self.torch.randn(*shape, device="cuda").to(self.torch.float8_e4m3fn)
+        return self.torch.randn(*shape).to(self.torch.float8_e4m3fn).cuda()
 
     def factors(self, *shape: int) -> Any:
-        return self.torch.rand(*shape, device="cuda") + 0.5
+        return (self.torch.rand(*shape) + 0.5).cuda()
 
     def _scaled(self) -> Iterator[tuple[str, Call, float]]:
         m, n, k = 301, 328, 1104
@@ -133,18 +133,18 @@ class _Calls:
 
     def _groups(self) -> Iterator[tuple[str, Call, float]]:
         torch, tokens, n, k, room = self.torch, sum(ROWS) + 8, 328, 784, 40
-        ends = torch.tensor(ROWS, device="cuda").cumsum(0).int()
+        ends = torch.tensor(ROWS).cumsum(0).int().cuda()
         of_row = torch.repeat_interleave(torch.arange(len(ROWS)), torch.tensor(ROWS))
         used, count = len(of_row), len(ROWS)
         a, b = self.drawn(tokens, k), self.drawn(count, n, k).mT
         left, right = self.codes(tokens, k), self.codes(count, n, k).mT
-        places = torch.randint(0, tokens, (tokens,), device="cuda").int()
-        taken = places.cpu().long()
+        taken = torch.randint(0, tokens, (tokens,))
+        places = taken.int().cuda()
         of_a, of_b, depth = self.factors(tokens), self.factors(count, n), -(-k // 128)
         of_blocks = self.factors(tokens, depth), self.factors(count, depth, -(-n // 128))
-        counts = torch.tensor([0, 3, room, 17, 1, 50], device="cuda").int()
+        counts = torch.tensor([0, 3, room, 17, 1, 50]).int().cuda()
         roomy, weights = self.drawn(count, room, k), self.factors(tokens // 2, 2)
-        pairs = torch.randperm(2 * (tokens // 2), device="cuda").reshape(-1, 2)
+        pairs = torch.randperm(2 * (tokens // 2)).reshape(-1, 2)
 
         def rows(x: Any, y: Any) -> Any:
             return torch.stack([one @ y[group] for one, group in zip(x[:used], of_row.tolist(), strict=True)])
@@ -180,7 +180,7 @@ class _Calls:
         for fp8 in (False, True):
 
             def ends_that_are_none(fp8: bool = fp8) -> tuple[Any, Any]:
-                told = torch.tensor(NO_ENDS, device="cuda").int()
+                told = torch.tensor(NO_ENDS).int().cuda()
                 given = (left, right, of_a, of_b) if fp8 else (a, b)
                 found = (tw.scaled_grouped_matmul if fp8 else tw.grouped_matmul)(*given, offsets=told)
                 first, second = _wide(given[0]), _wide(given[1])
@@ -192,8 +192,8 @@ class _Calls:
 
             yield f"offsets that do not ascend, FP8 {fp8}", ends_that_are_none, MOST_DISTANCE
         yield "groups with counts", counted, MOST_DISTANCE
-        combined = (_wide(a)[pairs.cpu()] * _wide(weights)[..., None]).sum(1)
-        yield "combined rows", lambda: (tw.combine_rows(a, pairs.int(), weights), combined), MOST_DISTANCE
+        combined = (_wide(a)[pairs] * _wide(weights)[..., None]).sum(1)
+        yield "combined rows", lambda: (tw.combine_rows(a, pairs.int().cuda(), weights), combined), MOST_DISTANCE
 
     def _masks(self, of_row: Any, count: int, tokens: int) -> list[Any]:
         padded = self.torch.full((tokens,), -1)

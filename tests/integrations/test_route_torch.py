@@ -178,7 +178,7 @@ ODD_ROWS = {
     "columns": (lambda: (drawn(3, 16, 32), drawn(44, 32).T), 44),
     "sums": (lambda: (drawn(48, 32).T, drawn(48, 24)[:, :20]), 48),
 }
-"""Results whose rows have a number of bytes that is no multiple of 16."""
+"""Results whose rows do not end at a multiple of 16 bytes."""
 
 
 def drawn(*shape: int) -> Any:

@@ -182,7 +182,7 @@ def test_groups_that_take_long_do_not_start_early(n: int, early: bool) -> None:
 
 
 @pytest.mark.parametrize(("rows", "hint"), [(64, "B"), (1024, "")])
-def test_b_of_groups_with_few_rows_of_tiles_leaves_first(rows: int, hint: str) -> None:
+def test_b_of_skinny_groups_leaves_first(rows: int, hint: str) -> None:
     """Nobody asks for it again."""
     gemm = Gemm(16 * rows, 1408, 2048, BF16, b=Order.COL, out=BF16)
     request = Request(gemm, alignment_of(gemm), groups=Groups(16, "m", 1408 * 2048))

@@ -344,14 +344,14 @@ def told_trees(model: Any) -> dict[str, Any]:
 
 
 def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
-    """Trees behind those of a fit, of wgmma behind those of both of its fits: what they leave is alike."""
-    fits = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
+    """Trees behind those of a fit, of wgmma behind those of both of its fits that sweeps have problems of: what they
+    leave is alike."""
+    alike = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
+    fits = [one for one in alike if measured(one, sweeps)]
     data: list[Measured] = []
     plain, tables, shared = [], [], []
     for one in fits:
         of_fit = measured(one, sweeps)
-        if not of_fit:
-            continue
         before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
         at = wgmma_terms.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
         x, y, w, group = table(of_fit, at, before)

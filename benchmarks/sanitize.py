@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -90,7 +91,7 @@ def _whole(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def run_all(ladders: list[str]) -> int:
     """What a tool watches: every kernel or call once, its result held against float64."""
-    gpu, cache, ran, wrong = open_gpu(), CubinCache(), 0, 0
+    gpu, cache, ran, wrong, began = open_gpu(), CubinCache(), 0, 0, time.monotonic()
     for built in kernels(ladders):
         try:
             verdict = verify_on_gpu(built, gpu, whole_rows(make_operands(built.gemm)), cache=cache)
@@ -102,6 +103,7 @@ def run_all(ladders: list[str]) -> int:
             wrong += 1
             print(f"WRONG {built.name} {format_name(built.gemm)}: {problem}")
     for name, apart in watched_calls() if CALLS in ladders else ():
+        print(f"{time.monotonic() - began:.0f} s: {name}", flush=True)
         ran += 1
         if not apart <= 1:
             wrong += 1
@@ -133,6 +135,7 @@ def watched(tool: str, ladders: list[str], seconds: float) -> dict[str, Any]:
             output, errors = running.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)  # with the kernels, which run in a child of the tool
+            print(f"--- {tool} came to", *running.communicate()[0].splitlines()[-2:], sep="\n")
             return {"tool": tool, "summary": f"not finished after {seconds:.0f} s", "clean": False}
     lines = output.splitlines()
     summary = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "no summary")

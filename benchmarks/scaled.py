@@ -7,7 +7,7 @@
 Scales of tensors and of rows and columns, fast and promoted, beside the same call of PyTorch; scales of blocks beside
 what PyTorch has for them, and beside its product with scales of tensors and promoted sums. e4m3 in, bf16 out, b with k
 contiguous. Operands are rotated through more than four times the L2, calls captured into CUDA graphs that are replayed
-in turn; sustained: stretches of half a second (`stretches.py`). Results are compared with the peer's
+in turn; sustained: stretches of a quarter of a second (`stretches.py`). Results are compared with the peer's
 first: a relative distance above 1 % is an error, and the exit status is 1.
 One JSON line a row; the first tells device, date and command. No size is begun after --seconds.
 
@@ -22,13 +22,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recording import Budget, Row, origin_of, recorded, runs_in, where
-from stretches import stretches_of
+from stretches import ROUNDS, WARM_S, Stretch, stretches_of
 
 from tilewright import extras, scaled_matmul
 from tilewright.cli.page_files import kept_up_to_date
@@ -45,7 +45,7 @@ from tilewright.report.markdown import table, with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import over
-from tilewright.suite.timing import interleaved
+from tilewright.suite.timing import Times, interleaved
 from tilewright.winners.plan_config import PlanConfig
 
 SHAPES = ("2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "4096x14336x4096", "8192x8192x512")
@@ -114,8 +114,9 @@ def configuration(name: str, gemm: Gemm, every: int) -> WgmmaConfig:
 class Bench:
     """What is timed on a GPU."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch, self.timer = torch, TorchTimer(torch)
+    def __init__(self, torch: Any, stretches: int = ROUNDS) -> None:
+        self.torch, self.timer, self.stretches = torch, TorchTimer(torch), stretches
+        self.warm_s = WARM_S
         self.generator = torch.Generator(device="cuda").manual_seed(0)
 
     def codes(self, rows: int, columns: int) -> Any:
@@ -160,10 +161,19 @@ class Bench:
             row |= {f"of_{name}": round(times[OURS].share_of(times[name]), 3) for name in calls if name != OURS}
             if sustained:
                 peer = next(name for name in calls if name != OURS)
-                held = stretches_of(self.timer, calls, times, peer, open_gpu(self.torch.cuda.current_device()).uuid)
+                held = self._held(calls, times, peer)
                 row |= {f"sustained_of_{n}": round(held[n].us / held[OURS].us, 3) for n in calls if n != OURS}
                 row["sustained_tflops"] = round(2 * m * n * k / held[OURS].us / 1e6)
             yield row | {"kernel": self._words(pairs[0], scales, fast)}
+
+    def _held(
+        self, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], peer: str
+    ) -> dict[str, Stretch]:
+        """Stretches of calls; those of the problem before have warmed the card up."""
+        gpu = open_gpu(self.torch.cuda.current_device())
+        found = stretches_of(self.timer, calls, times, peer, gpu.uuid, rounds=self.stretches, warm_s=self.warm_s)
+        self.warm_s = WARM_S / 4
+        return found
 
     def _pairs(self, m: int, n: int, k: int) -> list[tuple[Any, Any]]:
         copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // ((m + n) * k))))
@@ -308,7 +318,7 @@ def drawn_section(records: Path) -> str:
 def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch._scaled_mm")
     gpu = open_gpu(torch.cuda.current_device())
-    bench, budget = Bench(torch), Budget(asked.seconds)
+    bench, budget = Bench(torch, asked.stretches), Budget(asked.seconds)
 
     def rows() -> Iterator[Row]:
         for shape in filter(budget.allows, asked.shapes):
@@ -335,6 +345,7 @@ def main() -> int:
     parser.add_argument("--candidates", nargs="*", metavar="NAME", help="kernels that are timed beside each other")
     parser.add_argument("--estimated", type=int, default=4, help="and so many that the estimates put first")
     parser.add_argument("--sustained", nargs="*", default=["8192x8192x8192"], metavar="MxNxK")
+    parser.add_argument("--stretches", type=int, default=ROUNDS, help="of each call, of a quarter of a second")
     parser.add_argument("--seconds", type=float, default=100.0, help="no size is begun after this")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, nargs="+", help="with --write or --check; a table for each")

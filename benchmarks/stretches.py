@@ -29,18 +29,25 @@ class Stretch:
 
 
 def stretches_of(
-    timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, gpu_uuid: str
+    timer: Timer,
+    calls: Mapping[str, Callable[[], object]],
+    times: Mapping[str, Times],
+    first: str,
+    gpu_uuid: str,
+    *,
+    rounds: int = ROUNDS,
+    warm_s: float = WARM_S,
 ) -> dict[str, Stretch]:
     """Some stretches of each call. times: of single calls. first: the call that warms the card up. gpu_uuid: the
-    card's."""
+    card's. rounds: stretches of a call. warm_s: for how long the card works before, less where it has just worked."""
     graphs = {name: timer.capture(call, max(1, int(GRAPH_US / times[name].median_us))) for name, call in calls.items()}
     later: dict[str, list[float]] = {name: [] for name in calls}
     clocks: dict[str, list[float]] = {name: [] for name in calls}
     powers: dict[str, list[float]] = {name: [] for name in calls}
     order, rng = list(calls), random.Random(0)
     try:
-        _run_for(graphs[first], WARM_S)
-        for _ in range(ROUNDS):
+        _run_for(graphs[first], warm_s)
+        for _ in range(rounds):
             rng.shuffle(order)
             for name in order:
                 with ClockLog(gpu_uuid) as log:

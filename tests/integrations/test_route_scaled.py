@@ -77,6 +77,21 @@ BLOCKS: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_scales_of_128_x_128_of_a_are_routed(first: bool) -> None:
+    of_a = torch.rand(1, 3)
+    padded = torch.cat([of_a, torch.full((1, 1), 7.0)], dim=1).T  # k first, padded to a multiple of 4
+    with tw.route_torch() as routed:
+        if first:
+            found = torch._scaled_mm(BIG_A, BIG_B, of_a, BY_COLUMNS, out_dtype=BF16)
+        else:
+            found = functional.scaled_mm(BIG_A, BIG_B, padded, BLOCK_128, BY_COLUMNS.T, BLOCK_1)
+    assert (routed.calls, routed.declined) == (1, {})
+    left = BIG_A.double() * of_a.repeat_interleave(128, 1)[:, :272]
+    exact = left @ (BIG_B.double() * BY_COLUMNS.repeat_interleave(128, 0)[:272])
+    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_products_with_scales_of_blocks_are_routed(name: str) -> None:
     call, scale_b = BLOCKS[name]

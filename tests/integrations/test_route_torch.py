@@ -173,6 +173,36 @@ def test_grouped_products_are_routed(name: str, gpu: Any) -> None:
         torch.testing.assert_close(own, other, rtol=0.05, atol=0.5)
 
 
+ODD_ROWS = {
+    "rows": (lambda: (drawn(48, 32), drawn(3, 20, 32).mT), 48),
+    "columns": (lambda: (drawn(3, 16, 32), drawn(44, 32).T), 44),
+    "sums": (lambda: (drawn(48, 32).T, drawn(48, 24)[:, :20]), 48),
+}
+"""Results whose rows do not end at a multiple of 16 bytes."""
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(shape).bfloat16()
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no grouped products")
+@pytest.mark.parametrize("name", ODD_ROWS)
+def test_grouped_results_lie_as_compiled_code_expects_them(
+    name: str, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, last = ODD_ROWS[name]
+    a, b = made()
+    ends = torch.tensor([16, 16, last], dtype=torch.int32)
+    nowhere = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in (a, b, ends)]
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # what is said of results on a GPU
+    expected = torch._grouped_mm(nowhere[0], nowhere[1], offs=nowhere[2])
+    with route_torch() as routed:
+        result = torch._grouped_mm(a, b, offs=ends)
+    assert routed.calls == 1
+    assert (result.shape, result.stride()) == (expected.shape, expected.stride())
+    torch.testing.assert_close(result, torch._grouped_mm(a, b, offs=ends), rtol=0.05, atol=0.5)
+
+
 @pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no grouped products")
 def test_grouped_products_that_are_not_ours_stay(gpu: Any) -> None:
     a, b = torch.randn(3, 16, 32).bfloat16(), torch.randn(3, 32, 16).bfloat16()

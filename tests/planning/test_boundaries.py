@@ -23,7 +23,7 @@ from test_candidates import geometric_mean, known, mean
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, E4M3, F16, F32, TF32
-from tilewright.planning import ranking
+from tilewright.planning import ragged, ranking
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost import plans, wgmma_terms
 from tilewright.planning.cost.correction import Fit, Trees
@@ -76,9 +76,12 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name in ((plans, "fit_for"), (ranking, "fit_for"), (plans, "fitted")):
         monkeypatch.setattr(module, name, lambda *asked: FIT)
     monkeypatch.setattr(wgmma_terms, "constants", lambda dtype: wgmma_terms.Constants(**CONSTANTS))
-    plans.shared_factor.cache_clear()
+    kept = plans.shared_factor, ragged._candidates
+    for one in kept:
+        one.cache_clear()
     yield
-    plans.shared_factor.cache_clear()
+    for one in kept:
+        one.cache_clear()
 
 
 def told_of(found: Ranking) -> Iterator[str]:

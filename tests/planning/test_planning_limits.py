@@ -20,7 +20,6 @@ from tilewright.planning import emulated, gated, ragged, ranking
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
-from tilewright.planning.cost import groups as cost_of_groups
 from tilewright.planning.cost.plans import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Alignment, Packing
@@ -174,18 +173,30 @@ def test_strips_of_groups_are_those_of_a_group() -> None:
         assert ({rows for rows, _ in told} == {16}) is (count == 8)
 
 
-@pytest.mark.parametrize(("rows", "later"), [(1024, True), (64, False)])
-def test_clusters_of_large_groups_come_later(rows: int, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    gemm = Gemm(8 * rows, 4096, 4096, BF16, b=Order.COL, out=BF16)
-    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", 4096 * 4096))
+@pytest.mark.parametrize(("n", "early"), [(512, True), (4096, False)])
+def test_groups_that_take_long_do_not_start_early(n: int, early: bool) -> None:
+    gemm = Gemm(8 * 1024, n, 4096, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", n * 4096))
+    kernels = [config.kernel for config in ragged._by_tma(request, H200)]
+    assert {one.dependent_launch for one in kernels if isinstance(one, WgmmaConfig)} == {early}
 
-    def first_cluster() -> int:
-        found = [config.kernel for config in ragged._by_tma(request, H200)]
-        return next(at for at, one in enumerate(found) if isinstance(one, WgmmaConfig) and one.cluster != (1, 1))
 
-    now = first_cluster()
-    monkeypatch.setattr(cost_of_groups, "_CLUSTERED", 1.0)
-    assert (first_cluster() > now) is later
+@pytest.mark.parametrize(("rows", "hint"), [(64, "B"), (1024, "")])
+def test_b_of_skinny_groups_leaves_first(rows: int, hint: str) -> None:
+    """Nobody asks for it again."""
+    gemm = Gemm(16 * rows, 1408, 2048, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(16, "m", 1408 * 2048))
+    first = next(ragged._by_tma(request, H200)).kernel
+    assert isinstance(first, WgmmaConfig) and first.evict_first == hint
+
+
+def test_large_groups_stage_more_of_c_beside_a_shorter_ring() -> None:
+    """128 x 192 in ping-pong with two stages of 64 columns and a ring of four: record 0070."""
+    gemm = Gemm(8192, 14336, 4096, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(8, "m", 14336 * 4096))
+    first = next(ragged._by_tma(request, H200)).kernel
+    assert isinstance(first, WgmmaConfig)
+    assert (first.tile, first.stages, first.subtile, first.subtile_stages) == ((128, 192, 64), 4, 64, 2)
 
 
 @pytest.mark.parametrize(("c", "staged"), [(16, True), (8, False)])

@@ -86,7 +86,29 @@ def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int) 
     """Of A and B are 64 MiB at k = 4096."""
     plan = PlanConfig(PING_PONG)
     found = visited(plan, problem(8192, 8192, k), H200)
-    assert found == replace(plan, kernel=replace(PING_PONG, raster_rows=rows))
+    assert replace(found, kernel=replace(found.kernel, evict_first="")) == replace(
+        plan, kernel=replace(PING_PONG, raster_rows=rows)
+    )
+
+
+@pytest.mark.parametrize(
+    ("gemm", "leaves"),
+    [
+        (problem(6248, 11840, 10624, E4M3), True),
+        (problem(768, 8192, 7168, E4M3), True),
+        (problem(16384, 32768, 4096, E4M3), False),  # there is room for both
+        (problem(11120, 6400, 14528, E4M3), False),  # for neither
+        (problem(13448, 2624, 2496, E4M3), False),  # all of B stays
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("before", ["", "C"])
+def test_b_leaves_first_where_it_passes_by_a_strip_that_should_stay(gemm: Gemm, leaves: bool, before: str) -> None:
+    """As measured: `_LEAST_OF_L2`."""
+    kernel = WgmmaConfig((128, 192, 128), ping_pong=True, raster_rows=16, evict_first=before)  # type: ignore[arg-type]
+    found = visited(PlanConfig(kernel), gemm, H200).kernel
+    assert isinstance(found, WgmmaConfig)
+    assert found.evict_first == ("B" * leaves + before)
 
 
 def test_tiles_that_are_visited_row_by_row_stay_so() -> None:

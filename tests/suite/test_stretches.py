@@ -17,10 +17,9 @@ def test_stretches_are_interleaved_behind_a_warm_up_and_their_later_halves_count
     timer = FakeTimer({"ours": 100.0, "other": 200.0, "peer": 400.0})
     ticks = iter(range(10_000))
     monkeypatch.setattr(stretches.time, "monotonic", lambda: next(ticks) / 20)
-    monkeypatch.setattr(stretches, "ROUNDS", 3)
     calls = {"ours": lambda: "ours", "other": lambda: "other", "peer": lambda: "peer"}
     times = {name: Times((us,)) for name, us in timer.speeds.items()}
-    found = stretches.stretches_of(timer, calls, times, "peer", "GPU-0")
+    found = stretches.stretches_of(timer, calls, times, "peer", "GPU-0", rounds=3)
     assert timer.captured == {"ours": 500, "other": 250, "peer": 125}  # 50 ms each
     warm, each = 19, 4  # replays of the warm-up and of a stretch: the clock is read twice for each, and once before
     runs = [name for name, run in groupby(timer.log[warm:], lambda name: name) for _ in range(len(list(run)) // each)]

@@ -30,6 +30,7 @@ torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
 from tilewright.integrations.torch_mode import FORMATS, Mode, may_use_tf32  # noqa: E402
 from tilewright.integrations.torch_scaled import (  # noqa: E402
+    laid_out,
     scaled_grouped_mm,
     scaled_grouped_mm_v2,
     scaled_mm,
@@ -267,7 +268,7 @@ def _groups(block: Routing, a: Any, b: Any, offs: Any = None, bias: Any = None, 
         return block.decline(str(a.dtype).removeprefix("torch."))
     if offs is None or bias is not None or out_dtype not in (None, a.dtype):
         return block.decline("_grouped_mm without offsets, with a bias or into another format")
-    return _unless_refused(block, lambda: compute_groups(_LIBRARY, a, b, offs, PLAIN))
+    return _unless_refused(block, lambda: laid_out(compute_groups(_LIBRARY, a, b, offs, PLAIN)))
 
 
 _KERNELS: dict[str, tuple[Callable[..., Callable[..., Any]], int]] = {

@@ -32,8 +32,11 @@ MULTIPLE = 16
 TENSOR_WISE, ROW_WISE, BLOCK_1, BLOCK_128 = 0, 1, 4, 5
 """Recipes of scales: of blocks of 1 x 128, and of 128 x 128. Source: torch.nn.functional.ScalingType."""
 
-_RECIPES = ((TENSOR_WISE, TENSOR_WISE), (ROW_WISE, ROW_WISE), (BLOCK_1, BLOCK_128), (BLOCK_1, BLOCK_1))
-"""Of A and B, beside which PyTorch has (BLOCK_128, BLOCK_1)."""
+_RECIPES = (
+    *((TENSOR_WISE, TENSOR_WISE), (ROW_WISE, ROW_WISE)),
+    *((BLOCK_1, BLOCK_128), (BLOCK_128, BLOCK_1), (BLOCK_1, BLOCK_1)),
+)
+"""Of A and B."""
 
 
 def scaled_mm(
@@ -100,12 +103,16 @@ def scaled_mm_v2(
         second = second.reshape(1, n)
     elif recipes[1] == BLOCK_1:
         second = second.T
-    elif recipes[1] == BLOCK_128:  # whose rows are padded to a multiple of 4
-        second = second[:depth] if second.shape[:1] == (round_up(depth, 4),) else second
+    padded = (round_up(depth, 4),)  # of scales of 128 x 128, which have k first
+    if recipes[0] == BLOCK_128 and first.shape[:1] == padded:
+        first = first[:depth].T
+    if recipes[1] == BLOCK_128 and second.shape[:1] == padded:
+        second = second[:depth]
     shapes = tuple(first.shape), tuple(second.shape)
-    whole = {TENSOR_WISE: first.numel() == second.numel() == 1, ROW_WISE: shapes == ((m, 1), (1, n))}
-    columns = n if recipes[1] == BLOCK_1 else ceil_div(n, BLOCK)
-    if not whole.get(recipes[0], shapes == ((m, depth), (depth, columns))):
+    of_a = {ROW_WISE: (m, 1), BLOCK_1: (m, depth), BLOCK_128: (ceil_div(m, BLOCK), depth)}
+    of_b = {ROW_WISE: (1, n), BLOCK_1: (depth, n), BLOCK_128: (depth, ceil_div(n, BLOCK))}
+    single = recipes[0] == TENSOR_WISE and first.numel() == second.numel() == 1
+    if not single and shapes != (of_a.get(recipes[0]), of_b.get(recipes[1])):
         return block.decline("scales of other shapes")
     return _product(block, a, b, first, second, bias, out_dtype or a.dtype, use_fast_accum, out)
 
@@ -145,10 +152,21 @@ def scaled_grouped_mm(
     rows = tuple(x.shape[:-1] if x is a else (*x.shape[:-2], x.shape[-1]) for x in (a, b))
     if (tuple(scale_a.shape), tuple(scale_b.shape)) != rows:
         return block.decline("scales of other shapes")
-    arrays = (a, b, scale_a, scale_b, offs)
-    return _unless_refused(
-        block, lambda: compute_scaled_groups(_LIBRARY, arrays, scaled_options(out_dtype, bool(use_fast_accum)))
-    )
+    arrays, options = (a, b, scale_a, scale_b, offs), scaled_options(out_dtype, bool(use_fast_accum))
+    return _unless_refused(block, lambda: laid_out(compute_scaled_groups(_LIBRARY, arrays, options)))
+
+
+def laid_out(result: Any) -> Any:
+    """The result of groups with the strides that PyTorch gives it, on which compiled code relies: rows one behind the
+    other, each padded to a multiple of 16 bytes."""
+    columns = round_up(result.shape[-1], _ROW_BYTES // result.element_size())
+    strides = (columns, 1) if result.dim() == 2 else (result.shape[1] * columns, columns, 1)
+    if result.stride() == strides:
+        return result
+    return result.new_empty(*result.shape[:-1], columns)[..., : result.shape[-1]].copy_(result)
+
+
+_ROW_BYTES = 16
 
 
 def scaled_grouped_mm_v2(

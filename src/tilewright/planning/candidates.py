@@ -261,12 +261,17 @@ CLUSTERS_OF_PIECES: tuple[int, ...] = (2,)
 """And of products of pieces: clusters of 4 were slower wherever 4096 x 4096 weights were read (H100)."""
 
 
+def starts_early(gemm: Gemm, count: int) -> bool:
+    """Whether a persistent kernel for so many problems starts under the one before."""
+    return len(gemm.products) * gemm.flops * count < _LONG_FLOPS
+
+
 def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
     rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
     room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
-    early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
+    early = np.where(c.persistent, starts_early(gemm, count), room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
     return c.with_columns(evict_first=_leaves_first(gemm, count))
 

@@ -19,16 +19,16 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.work import Problems
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, Deferred
 from tilewright.kernels.configuration import row_of
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import joined, product, with_long_rows
+from tilewright.kernels.spaces import joined, product, stages_more, with_long_rows
 from tilewright.kernels.tensor_rate import tensor_rate
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
-from tilewright.planning.candidates import families_for, listed, promoted
+from tilewright.planning.candidates import families_for, leaves_first, listed, promoted, starts_early
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
 from tilewright.planning.kernels import Kernels
@@ -44,14 +44,19 @@ from tilewright.winners.plan_config import PlanConfig
 _NOMINAL = 256
 """A size in the place of any."""
 
-_LEAST_STAGES, _GOOD_STAGES = 3, 4
-"""Of a ring: with fewer loads do not run ahead far enough, or barely."""
+_LEAST_STAGES = 3
+"""Of a ring: with fewer loads do not run ahead far enough."""
 
 _RASTER_ROWS = 8
 """Rows of tiles that are visited together, of kernels whose threads copy for themselves."""
 
 _TRIED = 16
 """Kernels loaded by TMA that are built before others are: few spill."""
+
+_LONG_FLOPS = 4e10
+"""Of groups whose kernel does not start under the one before, for the reason of products (`candidates`). H200, bf16, in
+turn: eight of 52 to 185 GFLOP take 0.95 to 0.99 of the time then, four of 260 to 600 as long; 64 of 64 rows, 24 GFLOP,
+0.3 to 1.5 % more."""
 
 SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RASTER_ROWS, persistent=True))
 """Right for every operand on every GPU."""
@@ -88,8 +93,13 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     if formats.block_scales is not None:  # wherever they lie
         formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
     c = _candidates(formats, groups.along, staged, room, request.promote_every)
-    c = c.with_columns(raster_rows=rows_together(c, typical, spec))
+    known = np.full(len(c), starts_early(typical, groups.count))  # the estimates have seen products that do, and do not
+    c = c.with_columns(raster_rows=rows_together(c, typical, spec), dependent_launch=known)
     seconds = tma_groups_seconds(c, typical, groups, spec, alignment.c)
+    c = c.with_columns(
+        dependent_launch=np.full(len(c), groups.count * typical.flops < _LONG_FLOPS),
+        evict_first=Deferred(lambda some: leaves_first(some, typical, groups.count)),
+    )
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 
@@ -129,7 +139,6 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         "left_in_registers": (0,),
         "persistent": (1,),
         "raster_rows": (16,),
-        "dependent_launch": (1,),
         "promote_every": (promote_every,),
         "pieces": (1,),
         "evict_first": ("",),
@@ -143,8 +152,8 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
     c = joined(*tables)
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
-    c = _with_ring(c, gemm, room, staged=staged)
-    return c[legal(wgmma.LAWS, c, gemm) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, along, gemm)]
+    c = _with_rings(c, gemm, room, staged=staged)
+    return c[legal(wgmma.LAWS, c, gemm) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, along, gemm)].kept()
 
 
 def _fits_registers(c: Columns, along: str, gemm: Gemm) -> Any:
@@ -159,20 +168,27 @@ def _fits_registers(c: Columns, along: str, gemm: Gemm) -> Any:
     return (wgmma.accumulators_of(c) <= most) & ~crowded
 
 
-def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
-    """The deepest ring, beside two stages of the epilogue; one where that makes a short ring deeper. room: bytes of
-    shared memory. staged: whether C may leave through shared memory."""
+def _with_rings(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
+    """The deepest ring beside one or two stages of the epilogue, and beside two whose rows are as wide as a swizzle
+    atom: which is best depends on how much of C there is. room: bytes of shared memory. staged: whether C may leave
+    through shared memory."""
 
-    def with_stages(count: int) -> Columns:
+    def with_stages(count: int, widest: bool = False) -> Columns:
         one = c.with_columns(subtile_stages=np.full(len(c), count))
-        one = with_long_rows(one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged), gemm)
+        if widest:
+            subtile = np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n) * stages_c(gemm)
+        else:
+            subtile = wgmma.subtile_of(one, gemm)
+        one = with_long_rows(one.with_columns(subtile=subtile * staged), gemm)
         one = one.with_columns(stages=wgmma.deepest_ring(one, 1, gemm))
         return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one, gemm) > room))
 
-    one, two = with_stages(1), with_stages(2)
-    better = (two.subtile > 0) & (two.stages < _GOOD_STAGES) & (one.stages > two.stages)
-    names = ("subtile_stages", "subtile", "stages")
-    return two.with_columns(**{name: np.where(better, getattr(one, name), getattr(two, name)) for name in names})
+    one, two, wide = with_stages(1), with_stages(2), with_stages(2, widest=True)
+    deeper = (one.subtile > 0) & (one.stages > two.stages)
+    # In ping-pong a part of a row, or scales, take registers that are not there: 128 x 176, FP8 by 128 x 192.
+    spare = (wide.ping_pong == 0) | ((wide.n % np.maximum(wide.subtile, 1) == 0) & (not gemm.epilogue.scale))
+    longer = (wide.subtile > two.subtile) & (wide.swap_ab == 0) & stages_more(wide) & spare
+    return joined(two, one[deeper], wide[longer])
 
 
 def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:

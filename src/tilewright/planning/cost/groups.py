@@ -24,26 +24,31 @@ from tilewright.units import ceil_div
 _SMALL_GROUP, _ROWS = 256, 128
 """Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
 
-_CLUSTERED = 0.015
-"""What clusters of two take longer in large groups than the estimates of plain products say. H200, 8 groups of 1024 and
-of 5 to 3000 rows, 128 x 192 and 128 x 176 in ping-pong: as measured in turn, those along n took 0 to 4 % more than
-single blocks in bf16, -0.1 to 1 % in FP8, along m 0.3 to 2 and 0.3 to 1; estimates put them level (record 0065)."""
-
 _TIE, _WASTED = 0.05, 0.02
 """How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
 have: of kernels that wait for memory alike, the one is chosen that asks the SMs for less."""
 
 
 def tma_groups_seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, result_bytes: int) -> Any:
-    """Of kernels of wgmma, of groups of which `typical` is one. result_bytes: that rows of C are multiples of."""
+    """Of kernels of wgmma, of groups of which `typical` is one; infinite for those that are far from the best.
+    result_bytes: that rows of C are multiples of."""
     around = Around(Packing(), TMA_BYTES, TMA_BYTES, result_bytes, groups.count)
-    seconds = sum(
-        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
-        for share, one in _sizes_of(typical, groups.along)
+    sizes = _sizes_of(typical, groups.along)
+    (likely,) = plan_seconds("wgmma", [(c, around)], sizes[0][1], spec, corrected=_LOOKED_AT)
+    near = np.argsort(likely, kind="stable")[:_LOOKED_AT]
+    some = c[near]
+    seconds = np.full(len(c), np.inf)
+    seconds[near] = sum(
+        share
+        * plan_seconds("wgmma", [(some, around)], one, spec, corrected=_LOOKED_AT)[0]
+        * (1 + _WASTED * _rows_asked(some, one) / one.m)
+        for share, one in sizes
     )
-    if groups.along == "m" and typical.m > _SMALL_GROUP:
-        seconds = seconds * np.where(c.cluster_m * c.cluster_n > 1, 1 + _CLUSTERED, 1.0)
     return seconds
+
+
+_LOOKED_AT = 64
+"""Kernels that are priced for several sizes."""
 
 
 def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:

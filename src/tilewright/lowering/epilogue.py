@@ -52,7 +52,7 @@ from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, over_digits, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, in_pair, over_digits, value_buffer
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
@@ -417,7 +417,7 @@ class Epilogue:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
             store = part.over_results(self._store_own(tile))
         else:
-            store = store_tile(self.program, tile, self._store_vector)
+            store = store_tile(self.program, tile, self._store_vector, pairs=self._packs(sums, tile))
         body = (*fill, *store)
         return over_digits(outside, body)
 
@@ -425,11 +425,10 @@ class Epilogue:
         """Accumulators into the shared tile of the result."""
         if sums.fragment is not None and sums.fragment.opaque:
             return sums.over_tiles(store_opaque(self.program, sums, tile))
-        width = self.program.result_vector if tile.minor == tile.global_minor else 1
-        width = min(width, tile.widest_row_access)
+        width = self._row_access(tile)
         value = value_buffer(tile.staged.name, tile.dtype, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        (total,) = sums.results_at(sums.index_at(element))
+        (total,) = sums.results_at(sums.index_at(in_pair(element) if self._packs(sums, tile) else element))
         copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
         if width > 1:
             copy = (For(ELEMENT, Const(width), copy, unroll=True),)
@@ -437,6 +436,16 @@ class Epilogue:
         place = tile.at(row, col)
         body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
         return sums.over_results(body, width)
+
+    def _row_access(self, tile: Tile) -> int:
+        """Neighbours of a row of the shared tile that a thread stores at once."""
+        width = self.program.result_vector if tile.minor == tile.global_minor else 1
+        return min(width, tile.widest_row_access)
+
+    def _packs(self, sums: Sums, tile: Tile) -> bool:
+        """Whether neighbours of a row change places in the shared tile, as `in_pair` says."""
+        shared_out = self.plan.sink is not Sink.THREADS
+        return shared_out and sums.fragment is None and self._row_access(tile) % 2 == 0
 
     def _store_own(self, tile: Tile) -> Body:
         """A thread's own elements from the shared tile to C."""

@@ -16,7 +16,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
 from tilewright.kernels.mma_steps import paired_operand
-from tilewright.kernels.simt import copied_together, is_k_major
+from tilewright.kernels.simt import copied_together
 from tilewright.kernels.tile_sizes import exchanged_bytes, warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores
 from tilewright.kernels.work import Access, Phase, Work, asked_rows
@@ -68,11 +68,10 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     warps = warps_of(c)
     async_a, async_b = c.a_transport == "cp_async", c.b_transport == "cp_async"
     copies = (*_simt_copies(c, gemm, "A", setting, async_a), *_simt_copies(c, gemm, "B", setting, async_b))
-    quads = (c.columns_together == 4) | is_k_major(c, gemm, "B")
     fragments = (
         _shared("A_frag", "load", warps * c.k * c.warp_m / 16, conflicts=0.5),  # neighbours' loads merge in pairs
-        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 32, conflicts=0.5), quads),
-        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 8, width=4), np.logical_not(quads)),
+        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 32, conflicts=0.5), c.columns_together == 4),
+        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 8, width=4), c.columns_together == 1),
     )
     sums = c.m * c.n / WARP_THREADS
     step = Phase(fp32=sums * c.k, other=4.0 * warps, accesses=(*copies, *fragments), barriers=1.0 * warps)
@@ -83,8 +82,7 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, np.where(alone, c.lanes_m, 8) * requests)
     through = (c.store == "shared") & (setting.result_bytes < _WIDE)
     # Of the rows that a narrow request touches it stores 32 bytes, or every fourth element of 128 bytes.
-    touched = np.where(setting.result_bytes == _WIDE, 1, 2) * c.lanes_m
-    sectors = np.where(width == _WIDE, size_bytes / _SECTOR_BYTES, np.where(alone, touched, 18) * requests)
+    sectors = np.where(width == _WIDE, size_bytes / _SECTOR_BYTES, np.where(alone, 2 * c.lanes_m, 18) * requests)
     stored = Access("C", "store", "global", width, requests, lines=lines, sectors=sectors)
     stored = _times(stored, np.logical_not(through) / c.cluster_k)
     rows = tuple(_times(one, through) for one in _coalesced(c, setting))
@@ -222,11 +220,10 @@ def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
 
 def _coalesced(c: Any, setting: Setting) -> tuple[Access, ...]:
     """Unaligned rows of C of SIMT kernels from shared memory, neighbours by lanes, which begin inside a sector."""
-    requests, together = c.m * c.n / WARP_THREADS, c.columns_together
-    stored = requests / together
+    requests = c.m * c.n / WARP_THREADS
     sectors = requests * (1 + WARP_THREADS * setting.out_bytes / _SECTOR_BYTES)
     return (
-        _shared("C_tile", "store", stored, width=setting.out_bytes * together, conflicts=np.where(together == 1, 2, 1)),
+        _shared("C_tile", "store", requests / 4),
         _shared("C_tile", "load", requests, width=4),
         Access("C", "store", "global", setting.out_bytes, requests, lines=2 * requests, sectors=sectors),
     )
@@ -262,20 +259,12 @@ def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) 
         lines=lines * more * np.where(width < _WIDE, _MISALIGNED, 1.0),
         sectors=size_bytes / _SECTOR_BYTES * more,
     )
+    if _along_k(gemm, name):
+        # Its rows in shared memory are padded, by as much as keeps a k of 8 to one wavefront.
+        conflicts = c.k / 8.0
+        return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=conflicts)
     stored = np.where(c.copied == 1, gemm.dtype.bytes, _WIDE)
-    if not _along_k(gemm, name):
-        return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)
-    stays = is_k_major(c, gemm, name)
-    stored = np.where(stays, stored, 4)
-    # Rows in shared memory are padded, by as much as keeps a k of 8 to one wavefront where they are transposed.
-    conflicts = np.where(stays, np.minimum(2.0, _rows_met(c)), c.k / 8.0)
-    requests = size_bytes / (WARP_THREADS * stored)
-    return loaded, _shared(f"{name}_tile", "store", requests, width=stored, conflicts=conflicts)
-
-
-def _rows_met(c: Any) -> Column:
-    """Rows of a K-major tile in which 32 neighbours lie."""
-    return np.maximum(1.0, WARP_THREADS / c.k)
+    return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)
 
 
 def _by_elements(c: Any, gemm: Gemm, name: OperandName, setting: Setting) -> tuple[Access, Access]:
@@ -296,9 +285,7 @@ def _by_elements(c: Any, gemm: Gemm, name: OperandName, setting: Setting) -> tup
         sectors=size_bytes / _SECTOR_BYTES * apart,
         copies=True,
     )
-    transposed = c.k / 8.0 + WARP_THREADS / c.k - 1
-    stays = np.minimum(_rows_met(c), np.where(together == 1, WARP_THREADS, 2.0))
-    conflicts = np.where(is_k_major(c, gemm, name), stays, transposed) if _along_k(gemm, name) else 1.0
+    conflicts = c.k / 8.0 + WARP_THREADS / c.k - 1 if _along_k(gemm, name) else 1.0
     return loaded, _shared(f"{name}_tile", "store", requests, width=width, conflicts=conflicts, copies=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -66,10 +66,7 @@ LANE_BITS = 2
 """Bits below this one count a lane's neighbours. The lanes lie between them and the bits that count its pieces."""
 
 _PIECE = 4
-"""Neighbouring rows and columns of a lane, or neighbours along k of a K-major tile: 16 bytes of a fragment in f32."""
-
-_NEIGHBOURS = ("k_quad", "k_one")
-"""Loops over k where a tile is K-major."""
+"""Neighbouring rows and columns of a lane: 16 bytes of a fragment in f32."""
 
 _WIDEST_BYTES = 16
 """Of an access of a thread."""
@@ -99,8 +96,6 @@ class SimtConfig(WarpTiled):
     persistent: no more blocks than run at once, for many tiles
     stream_k: blocks, as many as run at once, share out the k of all tiles in equal parts, and add up in the kernel
     interleaved_copies: a part of the next copies in each of the k steps of a tile, all of which are unrolled
-    k_major: operands whose neighbours lie along k lie so in shared memory too, and a thread loads neighbours along k;
-        otherwise their tiles are transposed on their way
     dependent_launch: it starts under the kernel before (sm_90)
     store: of unaligned rows of C: each thread its own accumulators; or through shared memory, some rows after the
         others, so that the stores of a warp are coalesced
@@ -125,14 +120,13 @@ class SimtConfig(WarpTiled):
     stream_k: bool = False
     dependent_launch: bool = False
     interleaved_copies: bool = False
-    k_major: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "a_transport", "b_transport", "unroll"),
         *("raster_rows", "pad", "fma_order", "double_buffered_fragments", "split_k"),
         *("copied", "columns_together", "cluster_k", "persistent", "store", "stream_k"),
-        *("dependent_launch", "interleaved_copies", "k_major"),
+        *("dependent_launch", "interleaved_copies"),
     )
 
     def __post_init__(self) -> None:
@@ -146,26 +140,23 @@ class SimtConfig(WarpTiled):
     def schedule(self, gemm: Gemm) -> Schedule:
         """The steps. The parts of split-K are added up by a launch of their own."""
         lanes, z_order = _lanes(self.lanes_m)
-        order = self._digits(gemm)
-        along = [name for name in ("A", "B") if self._is_k_major(gemm, name)]
+        order = self._digits
         rolled = self.unroll < self.k
         inner = "k_unrolled" if rolled else "k_in"
-        loops = ("k_step", inner) if rolled else (inner,)
         return Schedule(
             Split("m", self.m, into=("m_block", "m_in")),
             Split("n", self.n, into=("n_block", "n_in")),
             Split("m_in", self.warp_m, into=("m_warp", "m_sub")),
             Split("n_in", self.warp_n, into=("n_warp", "n_sub")),
-            *_pieces("m", self.lanes_m, order, self._rows_together(gemm)),
+            *_pieces("m", self.lanes_m, order, _PIECE),
             *_pieces("n", WARP_THREADS // self.lanes_m, order, self.columns_together),
             *z_order,
             Split("k", self.k, into=("k_tile", "k_in")),
             *((Split("k_in", self.unroll, into=("k_step", "k_unrolled")),) if rolled else ()),
-            *((Split(inner, _PIECE, into=_NEIGHBOURS),) if along else ()),
             Reorder(
                 *("m_block", "n_block", "n_warp", "m_warp"),
                 *lanes,
-                *("k_tile", *(loops[:-1] + _NEIGHBOURS if along else loops)),
+                *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
                 *(digit.name for digit in order),
             ),
             Bind("m_block", Level.GRID_Y),
@@ -178,53 +169,42 @@ class SimtConfig(WarpTiled):
             Fuse(*lanes, into="lane"),
             Bind("lane", Level.LANE),
             Accumulate(over="k_tile"),
-            *self._staged(gemm, inner, along),
+            *self._staged(gemm, inner),
             *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
             *((DependentLaunch(),) if self.dependent_launch else ()),
         )
 
-    def _digits(self, gemm: Gemm) -> tuple[Digit, ...]:
-        together = {"m": self._rows_together(gemm), "n": self.columns_together}
-        return digits(self.fma_order, {dim: count.bit_length() - 1 for dim, count in together.items()})
-
-    def _is_k_major(self, gemm: Gemm, name: Literal["A", "B"]) -> bool:
-        """Whether a tile is K-major in shared memory."""
-        return self.k_major and gemm.operand(name).contiguous == "k"
-
-    def _rows_together(self, gemm: Gemm) -> int:
-        """Neighbours of a column of C that a thread has; those of a K-major tile lie in lanes that are neighbours, which
-        read different banks."""
-        return 1 if self._is_k_major(gemm, "A") else _PIECE
+    @property
+    def _digits(self) -> tuple[Digit, ...]:
+        return digits(self.fma_order, {"m": LANE_BITS, "n": self.columns_together.bit_length() - 1})
 
     def _in_a_row(self, gemm: Gemm, name: Literal["A", "B"]) -> int:
         """Neighbours in memory that a thread copies: of rows that are transposed by cp.async, one element after
         another, one, so that those of a warp are neighbours."""
         transport = self.a_transport if name == "A" else self.b_transport
-        return self.copied if transport == "registers" else int(copied_together(self, gemm, name))
+        return self.copied if transport == "registers" else copied_together(self, gemm, name)
 
-    def _staged(self, gemm: Gemm, inner: str, along: Sequence[str]) -> tuple[Step, ...]:
-        """Tiles in shared memory, fragments in registers, and how C is stored. along: tiles that are K-major."""
-        turning = tuple(digit.name for digit in self._digits(gemm) if digit.turning)
-        outer, one = _NEIGHBOURS if along else (inner, inner)
-        fragments = [Stage(name, Space.REGISTER, under=outer if name in along else one) for name in ("A", "B")]
-        # B needs a pad only where it is transposed on its way or K-major, as A is where its rows run along k.
-        pad_of_b = self.pad if gemm.b is Order.COL else 0
+    def _staged(self, gemm: Gemm, inner: str) -> tuple[Step, ...]:
+        """Tiles in shared memory, fragments in registers, and how C is stored."""
+        turning = tuple(digit.name for digit in self._digits if digit.turning)
         return (
             Stage("A", Space.SHARED, under="k_tile"),
             Stage("B", Space.SHARED, under="k_tile"),
             Distribute("A_tile", vector=self._in_a_row(gemm, "A")),
             Distribute("B_tile", vector=self._in_a_row(gemm, "B")),
-            Relayout("A_tile", rows="m" if "A" in along else "k", pad=self.pad),
-            Relayout("B_tile", rows="n" if "B" in along else "k", pad=pad_of_b),
+            Relayout("A_tile", rows="k", pad=self.pad),
+            # B needs a pad only where it is transposed on its way, as A is where its rows run along k.
+            Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
             _copy("A_tile", self.a_transport),
             _copy("B_tile", self.b_transport),
             Pipeline("k_tile", self.stages, interleave=inner if self.interleaved_copies else ""),
-            *sorted(fragments, key=lambda fragment: fragment.under != outer),
-            Vectorize("A_frag", _PIECE),
-            Vectorize("B_frag", _PIECE if "B" in along else self.columns_together),
+            Stage("A", Space.REGISTER, under=inner),
+            Stage("B", Space.REGISTER, under=inner),
+            Vectorize("A_frag", 4),
+            Vectorize("B_frag", self.columns_together),
             Vectorize("C", self.columns_together),
             *((Prefetch("A_frag"), Prefetch("B_frag")) if self.double_buffered_fragments else ()),
-            *map(Unroll, _NEIGHBOURS if along else (inner,)),
+            Unroll(inner),
             *((Snake(*turning),) if turning else ()),
             *self._stored(gemm),
             Epilogue(),
@@ -235,7 +215,7 @@ class SimtConfig(WarpTiled):
         of C are aligned, as those of partial sums are, per-thread stores are coalesced already."""
         if self.store == "per_thread" or not stores_unaligned_rows(gemm):
             return ()
-        pieces = next(digit.name for digit in self._digits(gemm) if digit.dim == "m" and digit.counts_pieces)
+        pieces = next(digit.name for digit in self._digits if digit.dim == "m" and digit.counts_pieces)
         return Stage("C", Space.SHARED, under=pieces), Distribute("C_tile"), Relayout("C_tile", pad=self.pad)
 
 
@@ -263,8 +243,7 @@ class Digit:
 
 
 def digits(order: str, lane_bits: Mapping[str, int]) -> tuple[Digit, ...]:
-    """The loops of an FMA order. Bits that follow each other in number and in order are one, except across the lanes and
-    `LANE_BITS`.
+    """The loops of an FMA order. Bits that follow each other in number and in order are one, except across the lanes.
 
     lane_bits: of m and n, bits that count a lane's neighbours; the others count pieces.
 
@@ -277,7 +256,7 @@ def digits(order: str, lane_bits: Mapping[str, int]) -> tuple[Digit, ...]:
         bits = lane_bits[dim]
         last = found[-1] if found else None
         follows = last is not None and (last.dim, last.low, last.turning) == (dim, low + 1, turning)
-        if last is not None and follows and last.low not in (bits, LANE_BITS):
+        if last is not None and follows and last.low != bits:
             found[-1] = Digit(dim, low, last.bits + 1, turning, low >= bits)
         else:
             found.append(Digit(dim, low, 1, turning, low >= bits))
@@ -321,23 +300,10 @@ def _pieces(dim: str, lanes: int, order: tuple[Digit, ...], together: int) -> tu
 def shared_bytes(config: Any, gemm: Gemm) -> Column:
     """Shared memory of a block: of the tiles, with pads of those that are transposed on their way; of the rows of C
     that go through it; and of exchanged sums, with the mbarrier that they arrive at."""
-    pads = sum(config.pad * _padded_rows(config, gemm, name) for name in ("A", "B"))
-    ring = config.stages * (config.k * (config.m + config.n) + pads)
+    ring = config.stages * config.k * (config.m + config.n + config.pad * (1 + (gemm.b is Order.COL)))
     rows = config.m // config.warp_m * _PIECE * config.lanes_m * (config.store == "shared")
     exchanged = exchanged_bytes(config) + MBARRIER.bytes * (config.cluster_k > 1)
     return ring * gemm.dtype.bytes + rows * (config.n + config.pad) * F32.bytes + exchanged
-
-
-def is_k_major(config: Any, gemm: Gemm, name: OperandName) -> Any:
-    """Whether the tile of A or B is K-major in shared memory."""
-    return (config.k_major > 0) & (gemm.operand(name).contiguous == "k")
-
-
-def _padded_rows(config: Any, gemm: Gemm, name: OperandName) -> Column:
-    """Rows of a tile of A or B that have a pad."""
-    if name == "B" and gemm.b is not Order.COL:
-        return 0
-    return np.where(is_k_major(config, gemm, name), config.m if name == "A" else config.n, config.k)[()]
 
 
 _REGISTERS, _OF_A_SUM, _OF_A_COPY, _IN_A_CLUSTER = 32, 1.1, 0.9, 12
@@ -350,7 +316,6 @@ def registers_of(config: Any) -> Column:
     """About how many registers ptxas gives a thread: for its accumulators, a row and a column of fragments, and what it
     copies of the next tiles."""
     high, wide = config.warp_m // config.lanes_m, config.warp_n * config.lanes_m // WARP_THREADS
-    # Of a K-major tile a thread holds fragments of several k.
     held = _OF_A_SUM * high * wide + high + wide + _OF_A_COPY * copied_by_registers(config)
     return np.ceil(_REGISTERS + held + _IN_A_CLUSTER * (config.cluster_k > 1)).astype(np.int64)
 
@@ -391,7 +356,7 @@ _LEAST_ASYNC_BYTES = 4
 def copied_together(c: Any, gemm: Gemm, name: OperandName) -> Any:
     """Elements of A or B that lie side by side both in memory and in its tile, whose rows run along m or n, in a
     copy."""
-    return np.where(is_k_major(c, gemm, name), c.copied, 1)[()] if gemm.operand(name).contiguous == "k" else c.copied
+    return 1 if gemm.operand(name).contiguous == "k" else c.copied
 
 
 def _moves_few_bytes(name: Literal["A", "B"]) -> Law:
@@ -439,22 +404,6 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.interleaved_copies > 0) & (c.unroll != c.k),
         lambda c, g: f"copies lie between the k steps of a tile, of which {c.unroll} of {c.k} are unrolled",
-    ),
-    Law(
-        lambda c, g: (c.k_major > 0) & (g.a is not Order.ROW) & (g.b is not Order.COL),
-        lambda c, g: "neither A nor B lies along k: k_major=False",
-    ),
-    Law(
-        lambda c, g: is_k_major(c, g, "B") & (c.columns_together != 1),
-        lambda c, g: "rows of a K-major B lie in lanes that are neighbours: columns_together=1",
-    ),
-    Law(
-        lambda c, g: (c.k_major > 0) & ((c.unroll % _PIECE != 0) | (c.interleaved_copies > 0)),
-        lambda c, g: f"a thread loads {_PIECE} neighbours along k together, and copies do not lie between their steps",
-    ),
-    Law(
-        lambda c, g: (c.k_major > 0) & (c.double_buffered_fragments > 0),
-        lambda c, g: "fragments of several k are not double-buffered: k_major=False",
     ),
     Law(
         lambda c, g: (c.stream_k > 0) & ((c.persistent < 1) | (c.split_k > 1)),

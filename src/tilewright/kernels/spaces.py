@@ -288,7 +288,7 @@ _LARGE_TILE = 64 * 128
 """Elements of C from which on the order of tiles decides what is read from the L2."""
 
 _WAYS = tuple(
-    (k, unroll, a, b, stages, 0)
+    (k, unroll, a, b, stages)
     for k, unroll in ((8, 8), (16, 8), (16, 16), (32, 16))
     for a, b, stages in (
         ("registers", "registers", 2),
@@ -297,15 +297,14 @@ _WAYS = tuple(
         ("cp_async", "cp_async", 4),
     )
 )
-"""k of a tile of FMAs, how many of it are unrolled, how tiles of A and B travel to a ring of so many stages, and whether
-they are K-major there where they lie so."""
+"""k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
 _CORE_WAYS = (
-    (16, 8, "registers", "registers", 2, 0),
-    (16, 16, "registers", "registers", 2, 0),
-    (32, 16, "registers", "registers", 2, 0),
-    (8, 8, "cp_async", "cp_async", 4, 0),
-    (16, 16, "cp_async", "cp_async", 4, 0),
+    (16, 8, "registers", "registers", 2),
+    (16, 16, "registers", "registers", 2),
+    (32, 16, "registers", "registers", 2),
+    (8, 8, "cp_async", "cp_async", 4),
+    (16, 16, "cp_async", "cp_async", 4),
 )
 """Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md). Of 227 plans
 where A alone came through registers none was the fastest of its problem."""
@@ -316,6 +315,7 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     more = product(
         way=range(len(ways)),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
+        columns_together=(4,),
         store=("shared" if simt.stores_unaligned_rows(gemm) else "per_thread",),
         **dict.fromkeys(("split_k", "cluster_k"), (1,)),
         **dict.fromkeys(("stream_k", "dependent_launch", "interleaved_copies"), (0,)),
@@ -323,14 +323,13 @@ def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm,
     )
     c = tiles[np.repeat(np.arange(len(tiles)), len(more))]
     more = more[np.tile(np.arange(len(more)), len(tiles))]
-    names = ("k", "unroll", "a_transport", "b_transport", "stages", "k_major")
+    names = ("k", "unroll", "a_transport", "b_transport", "stages")
     columns = {name: np.array(of)[more.way] for name, of in zip(names, zip(*ways, strict=True), strict=True)}
     columns |= {name: getattr(more, name) for name in more.names if name != "way"}
-    columns["columns_together"] = np.where((columns["k_major"] > 0) & (gemm.operand("B").contiguous == "k"), 1, 4)
     constant = {"pad": 4, "double_buffered_fragments": 0, "fma_order": simt.ROW_BY_ROW}
     c = c.with_columns(**columns, **{name: np.full(len(c), value) for name, value in constant.items()})
     # What cp.async transposes, it copies element by element.
-    copies = (c.copied == 4) | (c.k_major > 0)
+    copies = c.copied == 4
     for name in ("A", "B"):
         along_k = gemm.operand(name).contiguous == "k"
         copies |= (getattr(c, f"{name.lower()}_transport") == "registers") | (not along_k)

@@ -26,17 +26,17 @@ from types import MappingProxyType
 from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import TRUE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose, Stmt
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
-from tilewright.ir.visit import variables
+from tilewright.ir.visit import rewrite, variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.copies import store_tile
+from tilewright.lowering.copies import end_of_tile, store_tile
 from tilewright.lowering.epilogue_held import HeldVectors
 from tilewright.lowering.epilogue_plan import (
     ADDEND,
@@ -52,8 +52,8 @@ from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, in_pair, over_digits, value_buffer
-from tilewright.lowering.located import K_FIRST, size_of
+from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, in_pair, is_matrix, over_digits, value_buffer
+from tilewright.lowering.located import K_FIRST, end_of, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.values import Added, AddedName
@@ -84,6 +84,12 @@ def _of_pair(leaves: Leaves) -> Leaves:
         )
     others = {name + OTHER: substitute(value, {ELEMENT: element ^ 1}) for name, value in leaves.items()}
     return others | {PAIR_SIGN.name: Select(binary(Op.EQ, element % 2, 0), real(-1.0), real(1.0))}
+
+
+def _settled(stmt: Stmt) -> Body | None:
+    """An access to a matrix that needs no guard."""
+    is_access = isinstance(stmt, Move) and (is_matrix(stmt.src) or is_matrix(stmt.dst))
+    return (replace(stmt, settled=True),) if is_access else None
 
 
 @dataclass(frozen=True)
@@ -417,7 +423,7 @@ class Epilogue:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
             store = part.over_results(self._store_own(tile))
         else:
-            store = store_tile(self.program, tile, self._store_vector, pairs=self._packs(sums, tile))
+            store = self._store_shared_out(tile, pairs=self._packs(sums, tile))
         body = (*fill, *store)
         return over_digits(outside, body)
 
@@ -436,6 +442,25 @@ class Epilogue:
         place = tile.at(row, col)
         body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
         return sums.over_results(body, width)
+
+    def _store_shared_out(self, tile: Tile, *, pairs: bool) -> Body:
+        """The shared tile to C by all threads. Where they store single elements, a tile inside of C that overwrites it
+        does without guards: behind one a compiler loads the element too, one after another (H200, 7513 x 190 x 133 and
+        others: benchmarks/results/choice_of_simt.json)."""
+        guarded = store_tile(self.program, tile, self._store_vector, pairs=pairs)
+        distribution = tile.staged.distribution
+        if not pairs or distribution is None or distribution.vector > 1:
+            return guarded
+        last = end_of_tile(self.program, tile)
+        dims = (dim for dim in self.program.gemm.operand("C").dims if dim not in self.exact)
+        ends = [binary(Op.LT, last[dim], end_of(self.program, dim)) for dim in dims]
+        if self.program.late_beta and not self.overwrites:
+            ends.append(binary(Op.EQ, BETA, real(0)))
+        inside = both(*ends)
+        if inside == TRUE:
+            return guarded
+        plain = store_tile(self.program, tile, partial(self._store_vector, reads_addend=False), pairs=pairs)
+        return (If(inside, rewrite(plain, _settled), guarded),)
 
     def _row_access(self, tile: Tile) -> int:
         """Neighbours of a row of the shared tile that a thread stores at once."""

@@ -102,7 +102,7 @@ def test_they_are_candidates_where_rows_are_unaligned(sizes: tuple[int, int, int
 @pytest.mark.parametrize("more", [{}, {"cluster_k": 2}, {"persistent": True, "stream_k": True, "raster_rows": 8}], ids=str)
 def test_neighbours_of_c_change_places_on_their_way_alone(more: dict[str, Any], c: Order, beta: float) -> None:
     """Through shared memory, to other blocks of a cluster, and as partial sums: the same bits as without. Tiles inside
-    of C, which are stored without guards where beta is 0, and those at its edges."""
+    of C, and those at its edges."""
     gemm = Gemm(140, 131, 100, F32, b=Order.COL, c=c, beta=beta)
     operands = make_operands(gemm)
     config = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order=ROW_BY_ROW, copied=1)
@@ -115,11 +115,11 @@ def test_neighbours_of_c_change_places_on_their_way_alone(more: dict[str, Any], 
         assert np.array_equal(found, expected)
 
 
-def test_a_tile_inside_of_c_is_stored_without_guards() -> None:
+def test_where_c_is_overwritten_its_elements_are_stored_by_predicates() -> None:
     gemm = Gemm(140, 131, 37, F32, b=Order.COL)
     config = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order=ROW_BY_ROW, copied=1, store="shared")
     text = build_of(gemm, PlanConfig(config)).cuda
-    stored = text[text.rindex("C_tile complete") :]
-    inside, at_edges = stored.split("} else {", 1)
-    assert "beta == 0.0f) {" in inside and "if" not in inside.split("beta == 0.0f) {", 1)[1]
-    assert "< M" in at_edges and "beta != 0.0f" in at_edges
+    overwriting, adding = text[text.rindex("C_tile complete") :].split("} else {", 1)
+    assert "if (beta == 0.0f) {" in overwriting and overwriting.count("store_where(") == 1
+    assert "if" not in overwriting.split("if (beta == 0.0f) {", 1)[1]
+    assert "store_where(" not in adding and "beta != 0.0f" in adding

@@ -19,7 +19,6 @@ from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
 from tilewright.lowering.fragments import fragment_steps
 from tilewright.lowering.kernel_parts import ELEMENT, Steps, global_place, in_pair, over_vectors, value_buffer
-from tilewright.problem.gemm import Dim
 from tilewright.units import ceil_div
 
 Combine = Callable[[Ref, int, Callable[[Expr], tuple[Expr, ...]]], Body]
@@ -126,13 +125,6 @@ def store_tile(program: Program, tile: Tile, combine: Combine, *, pairs: bool = 
         return (Alloc(value), *loads, *combine(place, width, lambda element: (Load(value, (within(element),)),)))
 
     return _shared_out(tile, distribution, whole_block(program), store).whole()
-
-
-def end_of_tile(program: Program, tile: Tile) -> dict[Dim, Expr]:
-    """The place of the last element of the running tile of the result, by dimension."""
-    corner = Chunk(Const(tile.spans[0].extent - 1), Const(tile.spans[1].extent - 1), ZERO)
-    place = _global(program, tile, corner, HERE)
-    return dict(zip((span.dim for span in tile.spans), place.index[:2], strict=True))
 
 
 def _same(element: Expr) -> Expr:

@@ -23,10 +23,10 @@ from functools import cached_property, partial
 from math import gcd
 from types import MappingProxyType
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import F32, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import TRUE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
@@ -36,7 +36,7 @@ from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
 from tilewright.ir.visit import rewrite, variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.copies import end_of_tile, store_tile
+from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_held import HeldVectors
 from tilewright.lowering.epilogue_plan import (
     ADDEND,
@@ -53,7 +53,7 @@ from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, in_pair, is_matrix, over_digits, value_buffer
-from tilewright.lowering.located import K_FIRST, end_of, size_of
+from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.values import Added, AddedName
@@ -86,10 +86,10 @@ def _of_pair(leaves: Leaves) -> Leaves:
     return others | {PAIR_SIGN.name: Select(binary(Op.EQ, element % 2, 0), real(-1.0), real(1.0))}
 
 
-def _settled(stmt: Stmt) -> Body | None:
-    """An access to a matrix that needs no guard."""
-    is_access = isinstance(stmt, Move) and (is_matrix(stmt.src) or is_matrix(stmt.dst))
-    return (replace(stmt, settled=True),) if is_access else None
+def _predicated(stmt: Stmt) -> Body | None:
+    """A store of an element of C whose guard is no branch."""
+    is_store = isinstance(stmt, Move) and is_matrix(stmt.dst) and stmt.dst.buffer.dtype is F32
+    return (replace(stmt, predicated=True),) if is_store else None
 
 
 @dataclass(frozen=True)
@@ -444,23 +444,16 @@ class Epilogue:
         return sums.over_results(body, width)
 
     def _store_shared_out(self, tile: Tile, *, pairs: bool) -> Body:
-        """The shared tile to C by all threads. Where they store single elements, a tile inside of C that overwrites it
-        does without guards: behind one a compiler loads the element too, one after another (H200, 7513 x 190 x 133 and
-        others: benchmarks/results/choice_of_simt.json)."""
+        """The shared tile to C by all threads. Where they store single elements and C is overwritten, guards are
+        predicates: behind a branch a compiler loads the element too, one after another."""
         guarded = store_tile(self.program, tile, self._store_vector, pairs=pairs)
         distribution = tile.staged.distribution
-        if not pairs or distribution is None or distribution.vector > 1:
+        if not pairs or distribution is None or distribution.vector > 1 or self.program.gemm.out is not F32:
             return guarded
-        last = end_of_tile(self.program, tile)
-        dims = (dim for dim in self.program.gemm.operand("C").dims if dim not in self.exact)
-        ends = [binary(Op.LT, last[dim], end_of(self.program, dim)) for dim in dims]
-        if self.program.late_beta and not self.overwrites:
-            ends.append(binary(Op.EQ, BETA, real(0)))
-        inside = both(*ends)
-        if inside == TRUE:
-            return guarded
-        plain = store_tile(self.program, tile, partial(self._store_vector, reads_addend=False), pairs=pairs)
-        return (If(inside, rewrite(plain, _settled), guarded),)
+        overwriting = partial(self._store_vector, reads_addend=False)
+        plain = rewrite(store_tile(self.program, tile, overwriting, pairs=pairs), _predicated)
+        decides = self.program.late_beta and not self.overwrites
+        return (If(binary(Op.EQ, BETA, real(0)), plain, guarded),) if decides else plain
 
     def _row_access(self, tile: Tile) -> int:
         """Neighbours of a row of the shared tile that a thread stores at once."""

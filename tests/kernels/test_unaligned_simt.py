@@ -99,7 +99,9 @@ def test_they_are_candidates_where_rows_are_unaligned(sizes: tuple[int, int, int
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("c", [Order.ROW, Order.COL])
-@pytest.mark.parametrize("more", [{}, {"cluster_k": 2}, {"persistent": True, "stream_k": True, "raster_rows": 8}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"cluster_k": 2}, {"persistent": True, "stream_k": True, "raster_rows": 8}], ids=str
+)
 def test_neighbours_of_c_change_places_on_their_way_alone(more: dict[str, Any], c: Order, beta: float) -> None:
     """Through shared memory, to other blocks of a cluster, and as partial sums: the same bits as without. Tiles inside
     of C, and those at its edges."""

@@ -52,7 +52,15 @@ from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, in_pair, is_matrix, over_digits, value_buffer
+from tilewright.lowering.kernel_parts import (
+    ELEMENT,
+    beside,
+    global_place,
+    in_pair,
+    is_matrix,
+    over_digits,
+    value_buffer,
+)
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums

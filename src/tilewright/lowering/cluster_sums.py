@@ -132,7 +132,8 @@ class ClusterSums:
         if self._accumulators > 1:
             each = self._slice // self._width
             number = _CHUNK // each * self._held + _BLOCK * self._slice + _CHUNK % each * self._width
-        source, pack = Ref(self.sums.buffer, self.sums.numbered(number)), ()
+        source = Ref(self.sums.buffer, self.sums.numbered(number))
+        pack: Body = ()
         if self.sums.fragment is None:
             value, element = self._part, self.sums.packed(number, _ELEMENT, self._width)
             copy = Assign(Ref(value, (_ELEMENT,)), Load(self.sums.buffer, element), origin=self.sums.name)

@@ -96,8 +96,9 @@ def _of_pair(leaves: Leaves) -> Leaves:
 
 def _predicated(stmt: Stmt) -> Body | None:
     """A store of an element of C whose guard is no branch."""
-    is_store = isinstance(stmt, Move) and is_matrix(stmt.dst) and stmt.dst.buffer.dtype is F32
-    return (replace(stmt, predicated=True),) if is_store else None
+    if not isinstance(stmt, Move) or not is_matrix(stmt.dst) or stmt.dst.buffer.dtype is not F32:
+        return None
+    return (replace(stmt, predicated=True),)
 
 
 @dataclass(frozen=True)

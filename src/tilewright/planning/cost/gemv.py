@@ -41,7 +41,7 @@ layers on the H200. Several rows take more instructions than are counted."""
 
 
 _PARTS_SECONDS = 1.0e-6
-"""What several parts of k take beside the reduction: 0.6 to 1.5 us in four products of one row (f32, H200)."""
+"""What split-K takes beside the reduction: 0.6 to 1.5 us in four products of one row (f32, H200)."""
 
 _LINE_BYTES, _SHORT = 128, 1.15
 """Neighbours that a warp reads of a line of an MN-major matrix, and how much longer memory takes for fewer: 1 x 6400 x

@@ -169,7 +169,7 @@ def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread
     found += list(islice((one for one in turns if one not in found), count - len(found)))
     chosen = next(iter(estimated(request, spec)), None)
     gemv = [one for one in islice(estimated(request, spec), 500) if one.kernel.kind == "gemv"]
-    drawn_ones = [otherwise_copied(one) if rng.random() < 0.2 else one for _, one in found[4:]]
+    drawn_ones = [otherwise_copied(one) if rng.random() < 0.4 else one for _, one in found[4:]]
     plans = dict.fromkeys([*([chosen] if chosen else []), *(one for _, one in found[:4]), *drawn_ones, *gemv])
     return [Candidate(one, estimate_us(one, gemm, spec, alignment, stack)) for one in plans]
 
@@ -181,7 +181,7 @@ _MOST_NEAR = 1.4
 def otherwise_copied(config: PlanConfig) -> PlanConfig:
     """The same with copies between the k steps, or without, where a SIMT kernel can have them."""
     kernel = config.kernel
-    if not isinstance(kernel, SimtConfig) or kernel.unroll != kernel.tile[2] or kernel.a_transport == "cp_async":
+    if not isinstance(kernel, SimtConfig) or kernel.unroll != kernel.tile[2]:
         return config
     return replace(config, kernel=replace(kernel, interleaved_copies=not kernel.interleaved_copies))
 

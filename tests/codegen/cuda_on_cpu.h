@@ -211,6 +211,10 @@ LOAD_STREAMING(u32, unsigned)
 LOAD_STREAMING(f32, float)
 LOAD_STREAMING(u16, unsigned short)
 
+inline void store_where(float* to, float value, bool there) {
+    if (there) *to = value;
+}
+
 inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
 inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
 inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,3 +95,33 @@ def test_they_are_candidates_where_rows_are_unaligned(sizes: tuple[int, int, int
     )
     assert set(table.store.tolist()) == {"shared" if stores else "per_thread"}
     assert set(candidates(gemm, device("A100"))["simt"].copied.tolist()) == {4}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("c", [Order.ROW, Order.COL])
+@pytest.mark.parametrize(
+    "more", [{}, {"cluster_k": 2}, {"persistent": True, "stream_k": True, "raster_rows": 8}], ids=str
+)
+def test_neighbours_of_c_change_places_on_their_way_alone(more: dict[str, Any], c: Order, beta: float) -> None:
+    """Through shared memory, to other blocks of a cluster, and as partial sums: the same bits as without. Tiles inside
+    of C, and those at its edges."""
+    gemm = Gemm(140, 131, 100, F32, b=Order.COL, c=c, beta=beta)
+    operands = make_operands(gemm)
+    config = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order=ROW_BY_ROW, copied=1)
+    expected, _ = run_on_simulator(build_of(gemm, PlanConfig(config)), operands)
+    store = "per_thread" if "cluster_k" in more or c is Order.COL else "shared"
+    one = replace(config, **{"store": store, **more})
+    found, run = run_on_simulator(build_of(gemm, PlanConfig(one)), operands)
+    assert not run.findings and check(operands, found).ok
+    if not more:
+        assert np.array_equal(found, expected)
+
+
+def test_where_c_is_overwritten_its_elements_are_stored_by_predicates() -> None:
+    gemm = Gemm(140, 131, 37, F32, b=Order.COL)
+    config = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order=ROW_BY_ROW, copied=1, store="shared")
+    text = build_of(gemm, PlanConfig(config)).cuda
+    overwriting, adding = text[text.rindex("C_tile complete") :].split("} else {", 1)
+    assert "if (beta == 0.0f) {" in overwriting and overwriting.count("store_where(") == 1
+    assert "if" not in overwriting.split("if (beta == 0.0f) {", 1)[1]
+    assert "store_where(" not in adding and "beta != 0.0f" in adding

@@ -16,6 +16,7 @@ from tilewright.kernels.configuration import from_data, rows_of, to_data
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import simt_core, simt_streams
 from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.candidates import with_simt_options
 from tilewright.planning.cost.exchange import shared_out
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
@@ -130,8 +131,30 @@ def test_kernels_of_few_blocks_start_under_the_kernel_before(sizes: tuple[int, i
 def test_copies_lie_between_k_steps_where_none_is_guarded(rows: int, depth: int) -> None:
     gemm = Gemm(rows, 4608, depth, F32, b=Order.COL)
     plans = [one.kernel for _, one in islice(ranked(gemm, H100, alignment_of_rows(gemm)), 200)]
-    between = [one for one in plans if isinstance(one, SimtConfig) and one.interleaved_copies]
+    simt = [one for one in plans if isinstance(one, SimtConfig) and one.a_transport == "registers"]
+    between = [one for one in simt if one.interleaved_copies]
     assert bool(between) is (depth == 3584)
     assert all(
         one.tile[:2] in ((128, 128), (96, 128)) or one.warp_tile[0] * one.warp_tile[1] >= 96 * 32 for one in between
     )
+
+
+@pytest.mark.parametrize(
+    ("tile", "warp_tile", "sizes", "between"),
+    [
+        ((64, 64, 8), (32, 32), (300, 1900, 180), True),  # 5 x 30 blocks of 4 warps on 132 SMs: 8 an SM
+        ((64, 64, 8), (32, 32), (3000, 3000, 180), False),  # 17 blocks an SM
+        ((128, 64, 16), (32, 64), (3000, 3000, 180), True),  # 64 accumulators, a k of 16
+        ((128, 64, 8), (32, 64), (3000, 3000, 180), False),
+        ((128, 64, 8), (32, 64), (300, 1900, 180), True),
+        ((64, 32, 16), (16, 32), (300, 300, 180), False),  # 16 accumulators
+        ((128, 128, 16), (64, 64), (300, 300, 180), False),  # 128
+    ],
+)
+def test_copies_by_cp_async_lie_between_k_steps_where_few_warps_cover_for_each_other(
+    tile: tuple[int, int, int], warp_tile: tuple[int, int], sizes: tuple[int, int, int], between: bool
+) -> None:
+    one = SimtConfig(tile, warp_tile, stages=4, unroll=tile[2], a_transport="cp_async", b_transport="cp_async")
+    table = Columns.of([one, replace(one, a_transport="registers"), replace(one, unroll=4)], SimtConfig.columns)
+    found = with_simt_options(table, Gemm(*sizes, F32, b=Order.COL), device("H200"), 1)
+    assert found.interleaved_copies.tolist() == [between, False, False]

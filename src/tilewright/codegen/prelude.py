@@ -162,6 +162,16 @@ _FUNCTIONS = {
 }
 
 
+STORE_WHERE = "store_where"
+
+_STORE_WHERE = f"""
+// A store by a predicate, not behind a branch: what it stores is computed either way, before.
+__device__ __forceinline__ void {STORE_WHERE}(float* to, float value, bool there) {{
+    asm volatile("{{ .reg .pred there; setp.ne.s32 there, %2, 0; @there st.global.f32 [%0], %1; }}"
+        :: "l"(to), "f"(value), "r"((int)there));
+}}""".strip()
+
+
 def _function(name: str, comment: str, text: str) -> str:
     return f"// {comment}\n__device__ __forceinline__ float {name}(float value) {{\n    return {text};\n}}"
 
@@ -178,6 +188,7 @@ PRELUDE: dict[str, str] = {
     **format_prelude(),
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
     **{load_streaming(view): _load_streaming(view) for view in STREAMED},
+    STORE_WHERE: _STORE_WHERE,
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

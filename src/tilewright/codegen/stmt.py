@@ -16,7 +16,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import COMBINES_UP, copy_async, load_streaming
+from tilewright.codegen.prelude import COMBINES_UP, STORE_WHERE, copy_async, load_streaming
 from tilewright.codegen.scalars import declarations
 from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
@@ -219,6 +219,10 @@ class BodyPrinter:
         stored = f"{self._side(stmt, stmt.dst)} = {self._value(stmt)};"
         if stmt.guard is None or _is_load(stmt):
             yield Line(depth, stored)
+            return
+        if stmt.predicated:
+            place, value = f"&{self._side(stmt, stmt.dst)}", self._value(stmt)
+            yield Line(depth, f"{self._expr.call(STORE_WHERE, place, value, self._expr(stmt.guard))};")
             return
         line = Line(depth, f"if ({self._expr(stmt.guard)}) {stored}")
         if line.width <= WIDTH:

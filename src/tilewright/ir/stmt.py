@@ -108,6 +108,9 @@ class Move:
 
     streaming: a load of global memory that no thread repeats and that this kernel does not write: it is not kept in the
     first-level cache (ld.global.nc.L1::no_allocate).
+
+    predicated: a store of an f32 to global memory whose guard is a predicate and no branch: a compiler does not put off
+    what leads to the value, such as a load from shared memory, until it knows that it is stored.
     """
 
     dst: Ref
@@ -119,6 +122,7 @@ class Move:
     valid: Expr | None = None
     settled: bool = False
     streaming: bool = False
+    predicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,8 @@ def _check_move(stmt: Move, scope: _Scope, after: str) -> None:
             _fail(after, stmt, f"no asynchronous copy moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
     elif stmt.streaming and in_memory != [Space.GLOBAL]:
         _fail(after, stmt, "only loads of global memory stream")
+    elif stmt.predicated and (in_memory != [Space.GLOBAL] or stmt.width > 1 or stmt.dst.buffer.dtype is not F32):
+        _fail(after, stmt, "only stores of an f32 to global memory are predicated")
     elif len(in_memory) != 1:
         _fail(after, stmt, f"{len(in_memory)} of its two sides are in memory")
     if stmt.dst.buffer.dtype is not stmt.src.buffer.dtype:

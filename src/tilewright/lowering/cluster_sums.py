@@ -117,6 +117,11 @@ class ClusterSums:
         store = epilogue.finish_owned(self.sums, owned, Var(RANK) * self._slice)
         return (*epilogue.empty_sum(self.sums), self._send(), wait, Alloc(owned), *self._add(owned), *store)
 
+    @property
+    def _part(self) -> Buffer:
+        """A vector on its way."""
+        return Buffer("part", Space.REGISTER, F32, (self._width,))
+
     def _place(self, block: Expr, element: Expr = ZERO) -> Ref:
         """The running chunk of the running thread among the parts of the slice. block: that has summed them."""
         return Ref(self._parts, (block, _CHUNK, self._thread, element))
@@ -128,13 +133,18 @@ class ClusterSums:
             each = self._slice // self._width
             number = _CHUNK // each * self._held + _BLOCK * self._slice + _CHUNK % each * self._width
         source = Ref(self.sums.buffer, self.sums.numbered(number))
+        pack: Body = ()
+        if self.sums.fragment is None:
+            value, element = self._part, self.sums.packed(number, _ELEMENT, self._width)
+            copy = Assign(Ref(value, (_ELEMENT,)), Load(self.sums.buffer, element), origin=self.sums.name)
+            source, pack = Ref(value, (ZERO,)), (Alloc(value), self._over(_ELEMENT, self._width, (copy,)))
         store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, self.sums.name)
-        return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._chunks, (store,)),))
+        return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._chunks, (*pack, store)),))
 
     def _add(self, owned: Buffer) -> Body:
         """The parts of the slice, added up in the order of the blocks."""
-        part = Buffer("part", Space.REGISTER, F32, (self._width,))
-        here = Ref(owned, (_CHUNK * self._width + _ELEMENT,))
+        part = self._part
+        here = Ref(owned, (_CHUNK * self._width + self.sums.in_vector(_ELEMENT, self._width),))
         value = Load(part, (_ELEMENT,))
         name = self.sums.name
 

@@ -7,7 +7,7 @@ global memory. Which chunks are a thread's own follows from its number and the p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -18,7 +18,7 @@ from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
 from tilewright.lowering.fragments import fragment_steps
-from tilewright.lowering.kernel_parts import ELEMENT, Steps, global_place, over_vectors, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, Steps, global_place, in_pair, over_vectors, value_buffer
 from tilewright.units import ceil_div
 
 Combine = Callable[[Ref, int, Callable[[Expr], tuple[Expr, ...]]], Body]
@@ -104,24 +104,31 @@ def deposit_tile(program: Program, staged: Staged, env: Env) -> Steps:
     return _shared_out(tile, distribution, whole_block(program), deposit)
 
 
-def store_tile(program: Program, tile: Tile, combine: Combine) -> Body:
-    """Statements that store the shared tile of the result, shared out over the threads."""
+def store_tile(program: Program, tile: Tile, combine: Combine, *, pairs: bool = False) -> Body:
+    """Statements that store the shared tile of the result, shared out over the threads. pairs: neighbours of a row have
+    changed places there (`in_pair`)."""
     distribution = _distribution(tile.staged)
     width = distribution.vector
+    alone, along = pairs and width == 1, ("row", "col")[tile.global_minor]
 
     def store(chunk: Chunk) -> Body:
         value = value_buffer(tile.staged.name, tile.dtype, width)
         loads = _between(
             tile,
-            chunk,
+            replace(chunk, **{along: in_pair(getattr(chunk, along))}) if alone else chunk,
             width,
             HERE,
             lambda place, at, each: Move(Ref(value, (at,)), place, each, origin=tile.staged.name),
         )
         place = _global(program, tile, chunk, HERE)
-        return (Alloc(value), *loads, *combine(place, width, lambda element: (Load(value, (element,)),)))
+        within = in_pair if pairs and not alone else _same
+        return (Alloc(value), *loads, *combine(place, width, lambda element: (Load(value, (within(element),)),)))
 
     return _shared_out(tile, distribution, whole_block(program), store).whole()
+
+
+def _same(element: Expr) -> Expr:
+    return element
 
 
 def _distribution(staged: Staged) -> Distribution:

@@ -23,7 +23,7 @@ from functools import cached_property, partial
 from math import gcd
 from types import MappingProxyType
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import F32, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
@@ -31,9 +31,9 @@ from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose, Stmt
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
-from tilewright.ir.visit import variables
+from tilewright.ir.visit import rewrite, variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.copies import store_tile
@@ -52,7 +52,15 @@ from tilewright.lowering.epilogue_scales import Own
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, over_digits, value_buffer
+from tilewright.lowering.kernel_parts import (
+    ELEMENT,
+    beside,
+    global_place,
+    in_pair,
+    is_matrix,
+    over_digits,
+    value_buffer,
+)
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
@@ -84,6 +92,13 @@ def _of_pair(leaves: Leaves) -> Leaves:
         )
     others = {name + OTHER: substitute(value, {ELEMENT: element ^ 1}) for name, value in leaves.items()}
     return others | {PAIR_SIGN.name: Select(binary(Op.EQ, element % 2, 0), real(-1.0), real(1.0))}
+
+
+def _predicated(stmt: Stmt) -> Body | None:
+    """A store of an element of C whose guard is no branch."""
+    if not isinstance(stmt, Move) or not is_matrix(stmt.dst) or stmt.dst.buffer.dtype is not F32:
+        return None
+    return (replace(stmt, predicated=True),)
 
 
 @dataclass(frozen=True)
@@ -424,7 +439,7 @@ class Epilogue:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
             store = part.over_results(self._store_own(tile))
         else:
-            store = store_tile(self.program, tile, self._store_vector)
+            store = self._store_shared_out(tile, pairs=self._packs(sums, tile))
         body = (*fill, *store)
         return over_digits(outside, body)
 
@@ -432,11 +447,10 @@ class Epilogue:
         """Accumulators into the shared tile of the result."""
         if sums.fragment is not None and sums.fragment.opaque:
             return sums.over_tiles(store_opaque(self.program, sums, tile))
-        width = self.program.result_vector if tile.minor == tile.global_minor else 1
-        width = min(width, tile.widest_row_access)
+        width = self._row_access(tile)
         value = value_buffer(tile.staged.name, tile.dtype, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        (total,) = sums.results_at(sums.index_at(element))
+        (total,) = sums.results_at(sums.index_at(in_pair(element) if self._packs(sums, tile) else element))
         copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
         if width > 1:
             copy = (For(ELEMENT, Const(width), copy, unroll=True),)
@@ -444,6 +458,28 @@ class Epilogue:
         place = tile.at(row, col)
         body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
         return sums.over_results(body, width)
+
+    def _store_shared_out(self, tile: Tile, *, pairs: bool) -> Body:
+        """The shared tile to C by all threads. Where they store single elements and C is overwritten, guards are
+        predicates: behind a branch a compiler loads the element too, one after another."""
+        guarded = store_tile(self.program, tile, self._store_vector, pairs=pairs)
+        distribution = tile.staged.distribution
+        if not pairs or distribution is None or distribution.vector > 1 or self.program.gemm.out is not F32:
+            return guarded
+        overwriting = partial(self._store_vector, reads_addend=False)
+        plain = rewrite(store_tile(self.program, tile, overwriting, pairs=pairs), _predicated)
+        decides = self.program.late_beta and not self.overwrites
+        return (If(binary(Op.EQ, BETA, real(0)), plain, guarded),) if decides else plain
+
+    def _row_access(self, tile: Tile) -> int:
+        """Neighbours of a row of the shared tile that a thread stores at once."""
+        width = self.program.result_vector if tile.minor == tile.global_minor else 1
+        return min(width, tile.widest_row_access)
+
+    def _packs(self, sums: Sums, tile: Tile) -> bool:
+        """Whether neighbours of a row change places in the shared tile, as `in_pair` says."""
+        shared_out = self.plan.sink is not Sink.THREADS
+        return shared_out and sums.fragment is None and self._row_access(tile) % 2 == 0
 
     def _store_own(self, tile: Tile) -> Body:
         """A thread's own elements from the shared tile to C."""

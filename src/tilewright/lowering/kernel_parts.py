@@ -48,6 +48,18 @@ def value_buffer(name: str, dtype: DType, width: int) -> Buffer:
     return Buffer(f"{name}_value", Space.REGISTER, dtype, (width,))
 
 
+def in_pair(number: Expr) -> Expr:
+    """The other one of two neighbours. FMA kernels pack accumulators into vectors so: registers of a vector lie side by
+    side, and those of a fragment of B too, so that in the same order each column's would lie in one bank, which an FFMA
+    reads two of in two clocks and two banks in one (benchmarks/results/register_banks_h200.json).
+
+    >>> from tilewright.ir.simplify import simplify
+    >>> [simplify(in_pair(Const(number))).value for number in range(4)]
+    [1, 0, 3, 2]
+    """
+    return number // 2 * 2 + 1 - number % 2
+
+
 def at(body: Body, **values: Expr) -> Body:
     """`body` with variables replaced."""
     return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))

@@ -114,7 +114,7 @@ class OrderedSums:
 
     def _register(self) -> Ref:
         """The running element of the sums, by its number."""
-        return Ref(self.sums.buffer, self.sums.numbered(Var(CHUNK) * self._width + Var(ELEMENT)))
+        return Ref(self.sums.buffer, self.sums.packed(Var(CHUNK) * self._width, Var(ELEMENT), self._width))
 
 
 def partial_elements(program: Program) -> int:

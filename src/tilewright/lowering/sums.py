@@ -21,7 +21,7 @@ from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
 from tilewright.lowering.coordinates import lane_of
-from tilewright.lowering.kernel_parts import every, over_vectors
+from tilewright.lowering.kernel_parts import every, in_pair, over_vectors
 
 ACCUMULATOR = "accumulator"
 """What the first extent of the buffer counts, where C is made of several sums."""
@@ -143,6 +143,14 @@ class Sums:
     def first(self) -> Ref:
         """The first register of what products are added to."""
         return Ref(self.group, (ZERO,) * len(self.group.shape))
+
+    def packed(self, first: Expr, element: Expr, width: int) -> tuple[Expr, ...]:
+        """The index of the register that an element of a vector of so many from register `first` on is made of."""
+        return self.numbered(first + self.in_vector(element, width))
+
+    def in_vector(self, element: Expr, width: int) -> Expr:
+        """Which of so many registers an element of a vector is made of that leaves in an order of our own."""
+        return in_pair(element) if self.fragment is None and width % 2 == 0 else element
 
     def numbered(self, number: Expr) -> tuple[Expr, ...]:
         """The index of the register of this number, of all accumulators, one after the other."""

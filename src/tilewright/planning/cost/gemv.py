@@ -40,6 +40,14 @@ _AS_MEASURED = {2: {1: 0.93, 2: 1.0, 4: 1.35, 8: 1.5, 16: 1.5}, 4: {1: 0.92, 2: 
 layers on the H200. Several rows take more instructions than are counted."""
 
 
+_PARTS_SECONDS = 1.0e-6
+"""What split-K takes beside the reduction: 0.6 to 1.5 us in four products of one row (f32, H200)."""
+
+_LINE_BYTES, _SHORT = 128, 1.15
+"""Neighbours that a warp reads of a line of an MN-major matrix, and how much longer memory takes for fewer: 1 x 6400 x
+2304 took 18.2 us by 64 bytes, and 15.6 by 128 (f32, H200)."""
+
+
 def gemv_plan_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
     """Of a plan of `count` problems, as measurements correct it; the host's time for further launches counts."""
     shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
@@ -50,12 +58,15 @@ def gemv_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 
     """By the terms alone, of the kernel and the reduction of split-K."""
     total = LAUNCH_SECONDS + read_seconds(config, gemm, spec, count) * _AS_MEASURED[gemm.dtype.bytes][config.rows]
     parts = config.parts(gemm)
-    return total if parts == 1 else total + float(reduction_seconds(gemm, gemm, spec, parts))
+    return total if parts == 1 else total + float(reduction_seconds(gemm, gemm, spec, parts)) + _PARTS_SECONDS
 
 
 def read_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, count: int = 1) -> float:
     """The time of memory and that of the busiest SM, overlapped."""
-    return overlapped(dram_seconds(gemm, spec, count), sm_seconds(config, gemm, spec, count=count))
+    neighbours = config.lanes_out * config.width * gemm.dtype.bytes
+    short = not is_k_major(gemm) and neighbours < _LINE_BYTES
+    dram = dram_seconds(gemm, spec, count) * (_SHORT if short else 1.0)
+    return overlapped(dram, sm_seconds(config, gemm, spec, count=count))
 
 
 def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, *, count: int = 1) -> float:

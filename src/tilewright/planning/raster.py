@@ -20,7 +20,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.gemm import Gemm
 from tilewright.winners.plan_config import PlanConfig
 
-_ROWS = (16, 8, 4, 2)
+_ROWS: Any = np.array((16, 8, 4, 2))
 """Of tiles, or of clusters of them, the most first."""
 
 _KEPT_IN_L2 = 0.6
@@ -29,11 +29,11 @@ _KEPT_IN_L2 = 0.6
 
 def rows_together(c: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
     """Of persistent kernels of wgmma, or one: rows of tiles, or of clusters, that are visited together."""
-    asked = np.stack([_asked_bytes(c, rows, gemm, spec) for rows in _ROWS])
-    return np.array(_ROWS)[np.argmin(asked, axis=0)]
+    rows = _ROWS.reshape(-1, *np.ones_like(np.shape(c.m)))
+    return _ROWS[np.argmin(_asked_bytes(c, rows, gemm, spec), axis=0)]
 
 
-def _asked_bytes(c: Any, rows: int, gemm: Gemm, spec: DeviceSpec) -> Column:
+def _asked_bytes(c: Any, rows: Column, gemm: Gemm, spec: DeviceSpec) -> Column:
     """Of A and B that memory is asked for, with strips of so many rows."""
     m, n, element = float(gemm.m), float(gemm.n) * c.accumulators, gemm.k * gemm.dtype.bytes * c.pieces
     kept = _KEPT_IN_L2 * spec.l2_bytes

@@ -14,7 +14,7 @@ from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import FenceProxy, StoreMatrices, TeamBarrier, TmaStore, WaitStores
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import RasterOrder, Route
-from tilewright.ir.stmt import Body, Stmt
+from tilewright.ir.stmt import Body, Move, Stmt
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.layout.epilogue import default_subtile, subtile_layout
@@ -113,7 +113,16 @@ SWAPPED = [
     Case(64, 40, c=Order.COL),
     Case(40, 64, swap=True, c=Order.COL),
 ]
-BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + SWAPPED
+WIDE = [
+    Case(128, 128, 2, subtile=128, stages=1),
+    Case(64, 192, subtile=192, stages=1),
+    Case(64, 128, ping_pong=2, subtile=128, stages=1, cluster="n_block"),
+    Case(64, 80, ping_pong=2, subtile=80),
+    Case(128, 256, 2, subtile=128),
+    Case(16, 128, swap=True, subtile=128),
+]
+"""Rows of C begin inside sectors, and subtiles are wider than a swizzle atom."""
+BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + [case for case in SWAPPED if case not in WIDE]
 BY_WARPS = [replace(case, aligned=False) for case in (*COOPERATIVE[2:8], *PING_PONG[1:], *OTHER_FORMATS, *SWAPPED[1:])]
 
 
@@ -128,9 +137,21 @@ def test_every_tile_is_right_and_has_no_bank_conflicts(case: Case) -> None:
     assert run.counters.shared_stores.excess_wavefronts == 0
 
 
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_rows_that_begin_inside_sectors_leave_whole(case: Case) -> None:
+    built = case.build()
+    stores = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, Move) and stmt.origin == "C"]
+    assert {stmt.width for stmt in stores} == {8}
+    run = right(built, schedule="warps", resident_blocks=2)
+    assert run.counters.shared_stores.excess_wavefronts == 0
+    assert (run.counters.shared_loads.excess_wavefronts == 0) == (case.subtile % 64 == 0)
+    narrow = replace(case, subtile=min(case.n, 64)).build()
+    assert any(isinstance(stmt, TmaStore) for _, stmt in walk(narrow.kernel.body))
+
+
 @pytest.mark.cross_section("case", "beta", every=2)
 @pytest.mark.parametrize("beta", [0.0, -1.25])
-@pytest.mark.parametrize("case", [COOPERATIVE[2], PING_PONG[2], SWAPPED[1], OTHER_FORMATS[0]], ids=str)
+@pytest.mark.parametrize("case", [WIDE[0], COOPERATIVE[2], PING_PONG[2], SWAPPED[1], OTHER_FORMATS[0]], ids=str)
 def test_what_is_added_and_applied(case: Case, beta: float) -> None:
     for aligned in (True, False):
         right(replace(case, aligned=aligned).build(alpha=0.5, beta=beta, epilogue=Epilogue("n", True, Activation.RELU)))

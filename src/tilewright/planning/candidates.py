@@ -21,11 +21,12 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
-from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.kernels.work import rows_begin_at
+from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.block_clocks import blocks_per_sm, busiest_clocks
@@ -368,7 +369,8 @@ fresh problems took 0.956 to 1.055 of the time with it, 1.004 in the mean."""
 
 def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
     """The operands whose lines leave the L2 first: that of which each tile is read by one or two neighbours, and a C
-    that the L2 does not hold. count: of such problems.
+    that the L2 does not hold, where each store has whole lines: what is left of one would be written on its own. count:
+    of such problems.
 
     H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x 4096 15.7 and 16.4; 197
     x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1. Of C: record 0064.
@@ -376,9 +378,11 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
     rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
     b_once = (rows == 1) | ((rows <= _READERS) & (c.raster_rows >= _READERS))
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
-    large = tma_stores(gemm) and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
+    whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
+    large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
+    lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
     read = np.where(b_once, "B", np.where(a_once, "A", ""))
-    return np.char.add(read, np.where(large & (np.asarray(c.subtile) > 0), "C", ""))
+    return np.char.add(read, np.where(large & lines, "C", ""))
 
 
 def _leaves_first(gemm: Gemm, count: int) -> Deferred:
@@ -421,13 +425,21 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
 
 
 def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
-    """Persistent kernels with two epilogue stages in the place of one, or rows twice as long up to a swizzle atom, and
-    the ring that is left. Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32
-    columns and a ring of four takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems."""
-    two = np.full(len(c), 2, dtype=np.int64)
+    """Persistent kernels with two epilogue stages in the place of one, of rows as long as a swizzle atom where that
+    leaves a ring of four, and the ring that is left. Where sums are short, C takes most of the time: ping-pong 128 x
+    192 with two stages of 32 columns and a ring of four takes 0.90 to 1.02 of the time with one and five, 0.96 in the
+    mean of five problems; and of 128 x 128 two stages of 64 take 0.84 to 1.0 of two of 32, 0.92 in the mean of seven
+    batches (H200)."""
     atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    more = _with_two_stages(c, np.minimum(atom, c.n), gemm)
     longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
-    more = c.with_columns(subtile=longer, subtile_stages=two)
-    more = more.with_columns(stages=wgmma.deepest_ring(more, more.blocks, gemm))
+    less = _with_two_stages(c, longer, gemm)
+    names, deep = ("subtile", "stages"), more.stages > LEAST_RING
+    more = more.with_columns(**{name: np.where(deep, getattr(more, name), getattr(less, name)) for name in names})
     grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
     return more.with_columns(worth=grown & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+
+
+def _with_two_stages(c: Columns, subtile: Any, gemm: Gemm) -> Columns:
+    more = c.with_columns(subtile=subtile, subtile_stages=np.full(len(c), 2, dtype=np.int64))
+    return more.with_columns(stages=wgmma.deepest_ring(more, more.blocks, gemm))

@@ -1,4 +1,4 @@
-"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/cost/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
     python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--trees]
@@ -6,7 +6,7 @@
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
-For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
+For wgmma first the constants of `wgmma_terms`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less, and so does a problem that is far from its peer.
 --trees: the constants stay. --further: so do the
 trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning; those of wgmma together with
@@ -32,28 +32,25 @@ from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
-from tilewright.planning import wgmma_cost
 from tilewright.planning.assembly import Request
-from tilewright.planning.correction import FP8_FIT, Fit, Trees, fit_for, fitted
-from tilewright.planning.cost import (
-    Around,
-    Sizes,
+from tilewright.planning.cost import wgmma_terms
+from tilewright.planning.cost.correction import FP8_FIT, Fit, Trees, fit_for, fitted
+from tilewright.planning.cost.gemv import few_rows
+from tilewright.planning.cost.launches import Around, Sizes, finishing_seconds, packing_seconds
+from tilewright.planning.cost.plans import (
     features,
-    few_rows,
-    finishing_seconds,
-    kernels_timed,
-    packing_seconds,
     problem_features,
 )
+from tilewright.planning.cost.warp_terms import kernels_timed
+from tilewright.planning.cost.wgmma_terms import Constants
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
 from tilewright.planning.ranking import estimate_us
-from tilewright.planning.wgmma_cost import Constants
 from tilewright.problem.gemm import Gemm
 from tilewright.suite.stacks import problem_named, request_of
 from tilewright.winners.plan_config import PlanConfig
 
-OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
+OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning" / "cost"
 
 SPEC = device("H200")
 """Of estimates, and of sweeps that do not say where they were measured."""
@@ -186,7 +183,7 @@ def timed(one: Measured, at: Constants | None) -> tuple[Any, Any, Any]:
     reduced = np.broadcast_to(finishing_seconds(c, sizes, one.gemm, one.spec), len(c))
     if one.kind == "wgmma":
         lengths = (sizes.m, sizes.n, sizes.k)
-        return reduced + wgmma_cost.timed(c, one.read, one.spec, lengths, one.count, at).seconds, reduced, None
+        return reduced + wgmma_terms.timed(c, one.read, one.spec, lengths, one.count, at).seconds, reduced, None
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
     seconds, busiest = kernels_timed(one.kind, c, one.read, one.spec, around, sizes)
@@ -197,7 +194,7 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     from scipy.optimize import least_squares
 
     names = [field.name for field in fields(Constants)]
-    shipped = wgmma_cost.constants(data[0].gemm.dtype)
+    shipped = wgmma_terms.constants(data[0].gemm.dtype)
     start = np.array([getattr(shipped, name) for name in names])
     low, high = np.zeros(len(names)), 3 * np.abs(start) + 1
     for name in ("dependent", "room", "crowded", "waves", "crowd"):
@@ -356,7 +353,7 @@ def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
         if not of_fit:
             continue
         before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
-        at = wgmma_cost.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
+        at = wgmma_terms.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
         x, y, w, group = table(of_fit, at, before)
         known = known_by(before.trees, x)
         plain += [np.log(estimated(of, at)) + known[group == number] for number, of in enumerate(of_fit)]
@@ -408,7 +405,7 @@ def main() -> None:
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
     if FAMILY[asked.kind] == "wgmma":
-        at = wgmma_cost.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
+        at = wgmma_terms.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
     if asked.check:
         check(data, [np.log(estimated(one, at)) for one in data], table(data, at), _TREES)
         return

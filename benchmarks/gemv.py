@@ -30,13 +30,14 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel
-from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
+from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.skinny import long_of, short_of
+from tilewright.planning.cost.gemv import gemv_seconds, sm_seconds
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
-from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
+from tilewright.planning.skinny import Skinny, skinny_for
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, orders_of
 from tilewright.problem.reduction import Reduction
@@ -190,7 +191,7 @@ class Bench:
         times = interleaved(self.timer, calls, copies=len(pairs))
         ran = plan(a, b, out=results[0])
         estimates = {MATMUL: ran.estimated_us}
-        estimates |= {described(one): estimate_us(gemm, one, device("H200")) for one in candidates}
+        estimates |= {described(one): 1e6 * gemv_seconds(one.config, gemm, device("H200")) for one in candidates}
         for name, estimated_us in estimates.items():
             found = times[name]
             yield {
@@ -253,7 +254,7 @@ def build_only(gemms: dict[str, Gemm]) -> None:
             print(f"{text:24} has no GEMV kernel")
             continue
         used = compile_cuda(print_cuda(one.kernel()), "sm_90a").resources
-        estimate = estimate_us(gemm, one, device("H200"))
+        estimate = 1e6 * gemv_seconds(one.config, gemm, device("H200"))
         print(f"{text:24} {estimate:7.1f} us estimated, {used.registers} registers, {described(one)}")
 
 

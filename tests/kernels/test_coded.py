@@ -25,8 +25,8 @@ from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.statements import at, registers
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.layout.fragment import LEFT_16X16
-from tilewright.planning.coded import candidates, chosen_config, clocks, words_of
-from tilewright.planning.coded_wgmma import wgmma_clocks
+from tilewright.planning.coded import candidates, chosen_config, words_of
+from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.problem.coded_product import CodedProduct, CodedWeight, fragment_places, meant
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.tolerance import check, error_bound
@@ -169,7 +169,7 @@ def test_what_is_chosen_was_measured_and_nearly_the_fastest() -> None:
         deeper = [s for s in rings if s >= config.stages and rings[s]]
         us = max(rings[s] or 0.0 for s in (*flatter[-1:], *deeper[:1]))
         losses.append(us / min(known.values()))
-        estimate = wgmma_clocks if isinstance(config, CodedWgmmaConfig) else clocks
+        estimate = product_clocks if isinstance(config, CodedWgmmaConfig) else sm_clocks
         assert estimate(config, problem, spec) / spec.tensor_clock_mhz == pytest.approx(us, rel=0.12), problem
     assert len(losses) == 14 and all(len(known) > 2 for problem, known in timed.items() if problem.m > 1)
     assert max(losses) < 1.04 and geometric_mean(losses) < 1.02
@@ -220,7 +220,7 @@ def test_kernels_that_leave_an_sm_waiting_are_estimated_slower() -> None:
     assert isinstance(best, CodedConfig)
     assert best.block_tiles * 132 >= problem.weight.tiles
     for worse in (replace(best, warps_n=2), replace(best, stages=2), replace(best, tiles=6)):
-        assert clocks(worse, problem, spec) > 1.2 * clocks(best, problem, spec)
+        assert sm_clocks(worse, problem, spec) > 1.2 * sm_clocks(best, problem, spec)
 
 
 def test_there_is_a_kernel_for_every_problem() -> None:

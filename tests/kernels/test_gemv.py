@@ -18,8 +18,9 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, Move, ShuffleAdd
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.gemv_fit import Facts, fitting, registers, shared_bytes, sm_seconds
+from tilewright.kernels.gemv_space import Facts, fitting, registers, shared_bytes
 from tilewright.kernels.skinny import is_k_major, long_of
+from tilewright.planning.cost.gemv import sm_seconds
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.skinny import Skinny, skinny_for
 from tilewright.planning.stack import Stack

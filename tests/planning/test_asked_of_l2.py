@@ -15,7 +15,7 @@ from test_dispatch import problem
 from tilewright.device.catalog import H200
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning import wgmma_cost
+from tilewright.planning.cost import wgmma_terms
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 from tilewright.suite.problems import Problem
@@ -28,7 +28,7 @@ def table(*kernels: WgmmaConfig) -> Columns:
 
 
 def timed(c: Columns, gemm: Gemm) -> Any:
-    return wgmma_cost.timed(c, gemm, H200, (gemm.m, gemm.n, gemm.k))
+    return wgmma_terms.timed(c, gemm, H200, (gemm.m, gemm.n, gemm.k))
 
 
 def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.Monk
     ]
     gemm = problem(8192, 8192, 64, "bf16", "NT")  # which C takes most of the time of
     before = timed(table(*kernels), gemm).seconds
-    monkeypatch.setattr(wgmma_cost, "_PARTED_BYTES", 0)
+    monkeypatch.setattr(wgmma_terms, "_PARTED_BYTES", 0)
     left = timed(table(*kernels), gemm).seconds
     assert before[0] > 1.05 * left[0]
     assert before[1:].tolist() == left[1:].tolist()
@@ -55,10 +55,10 @@ def test_rows_of_c_that_begin_inside_sectors_meet_in_every_box(monkeypatch: pyte
 
     def seconds(columns: int) -> Any:
         gemm = problem(8192, columns, 64, "bf16", "NT")
-        return wgmma_cost.timed(c, gemm, slow, (gemm.m, gemm.n, gemm.k)).seconds
+        return wgmma_terms.timed(c, gemm, slow, (gemm.m, gemm.n, gemm.k)).seconds
 
     before, aligned = seconds(8200), seconds(8192)
-    monkeypatch.setattr(wgmma_cost, "_PARTED_BYTES", 0)
+    monkeypatch.setattr(wgmma_terms, "_PARTED_BYTES", 0)
     left = seconds(8200)
     added = before - left
     assert added[0] > 0.1 * left[0] and added[1] == pytest.approx(2 * added[0], rel=0.01)
@@ -75,13 +75,13 @@ def test_two_consumers_in_turn_hide_the_shorter_of_sum_and_epilogue(k: int) -> N
 
     def clocks_of_a_tile(columns: int) -> float:
         few, many = (
-            wgmma_cost.timed(c, gemm, fast, (gemm.m, gemm.n, gemm.k)).seconds[0]
+            wgmma_terms.timed(c, gemm, fast, (gemm.m, gemm.n, gemm.k)).seconds[0]
             for gemm in (problem(128 * 132 * turns, columns, k, "bf16", "NT") for turns in (8, 16))
         )
         return float(many - few) * fast.tensor_clock_mhz * 1e6 / 8
 
     gemm = problem(128, 192, k, "bf16", "NT")
-    told = wgmma_cost.with_clocks(c, gemm, fast)
+    told = wgmma_terms.with_clocks(c, gemm, fast)
     sums, epilogue = k / 64 * timed(c, problem(128 * 264, 192, k, "bf16", "NT")).clocks[0], told.whole[0]
     least = max(sums, (sums + epilogue) / 2)
     assert least <= clocks_of_a_tile(192) <= least + 0.16 * sums
@@ -95,7 +95,7 @@ def test_a_kernel_takes_no_less_than_the_l2(cluster: tuple[int, int]) -> None:
     gemm = problem(4096, 4096, 4096, "bf16", "NT")
     asked_rows = 64 + 64 / cluster[0]
     asked_bytes = (4096 / 64) ** 3 * asked_rows * 128
-    assert timed(c, gemm).seconds[0] >= asked_bytes / wgmma_cost._REPEATED_BYTES_PER_SECOND
+    assert timed(c, gemm).seconds[0] >= asked_bytes / wgmma_terms._REPEATED_BYTES_PER_SECOND
     free = 2 * (4096 / 64) ** 3 * 64 * 64 * 64 / (1024 * 132 * 4 * 1.98e9)  # at the rate of MMAs, whatever they read
     assert timed(c, gemm).seconds[0] > 2 * free
 
@@ -111,9 +111,9 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
     ]
     c = table(*kernels).with_columns(stage_bytes=np.ones(len(kernels)))
     of = SimpleNamespace(rows=4, columns=8, blocks=1.0, steps=1.0)
-    scale = wgmma_cost._L2_BYTES_PER_SECOND
-    longer, both = wgmma_cost._asked_of_l2(c, of, True, 1 / scale)
-    shorter, _ = wgmma_cost._asked_of_l2(c, of, False, 1 / scale)
+    scale = wgmma_terms._L2_BYTES_PER_SECOND
+    longer, both = wgmma_terms._asked_of_l2(c, of, True, 1 / scale)
+    shorter, _ = wgmma_terms._asked_of_l2(c, of, False, 1 / scale)
     assert longer.tolist() == [64, 128, 64, 128, 128]
     assert shorter.tolist() == [128, 64, 128, 32, 128]
     assert both.tolist() == (longer + shorter).tolist()
@@ -122,7 +122,7 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:
     c = table(replace(PLAIN, raster_rows=16)).with_columns(stage_bytes=np.ones(1))
     of = SimpleNamespace(rows=1, columns=8, blocks=1.0, steps=1.0)
-    longer, _ = wgmma_cost._asked_of_l2(c, of, True, 1 / wgmma_cost._L2_BYTES_PER_SECOND)
+    longer, _ = wgmma_terms._asked_of_l2(c, of, True, 1 / wgmma_terms._L2_BYTES_PER_SECOND)
     assert longer.tolist() == [128]
 
 

@@ -31,9 +31,9 @@ from tilewright.kernels.wgmma_presets import (
 from tilewright.kernels.work import Work
 from tilewright.model.occupancy import blocks_that_fit, occupancy
 from tilewright.model.time import predict_seconds
-from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.candidates import candidates, configurations
-from tilewright.planning.cost import Around, plan_seconds
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.plans import Around, plan_seconds
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Packing
 from tilewright.prediction.counting import work_of as simulated

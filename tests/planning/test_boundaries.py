@@ -23,9 +23,10 @@ from test_candidates import geometric_mean, known, mean
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, E4M3, F16, F32, TF32
-from tilewright.planning import cost, ranking, wgmma_cost
+from tilewright.planning import ranking
 from tilewright.planning.assembly import Request
-from tilewright.planning.correction import Fit, Trees
+from tilewright.planning.cost import plans, wgmma_terms
+from tilewright.planning.cost.correction import Fit, Trees
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.planning.ranking import Ranking, estimate_us, packings_for, ranked, ranked_for_group, whole_space
@@ -72,12 +73,12 @@ FIT = Fit(CONSTANTS, made_up_trees(36, 2**-10), made_up_trees(12, 2**-9))
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is fitted is made up, and nothing that was kept of it stays."""
-    for module, name in ((cost, "fit_for"), (ranking, "fit_for"), (cost, "fitted")):
+    for module, name in ((plans, "fit_for"), (ranking, "fit_for"), (plans, "fitted")):
         monkeypatch.setattr(module, name, lambda *asked: FIT)
-    monkeypatch.setattr(wgmma_cost, "constants", lambda dtype: wgmma_cost.Constants(**CONSTANTS))
-    cost.shared_factor.cache_clear()
+    monkeypatch.setattr(wgmma_terms, "constants", lambda dtype: wgmma_terms.Constants(**CONSTANTS))
+    plans.shared_factor.cache_clear()
     yield
-    cost.shared_factor.cache_clear()
+    plans.shared_factor.cache_clear()
 
 
 def told_of(found: Ranking) -> Iterator[str]:

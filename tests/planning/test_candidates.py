@@ -20,11 +20,13 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.planning import account, coded
 from tilewright.planning.assembly import Request
-from tilewright.planning.coded_wgmma import wgmma_candidates, wgmma_clocks
+from tilewright.planning.coded_wgmma import wgmma_candidates
+from tilewright.planning.cost.coded import product_clocks, sm_clocks
+from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
 from tilewright.planning.gated import in_one_kernel, reading_us
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
-from tilewright.planning.skinny import estimate_us, skinny_for
+from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
@@ -103,11 +105,11 @@ def coded_lines() -> Iterator[str]:
             coded.chosen_config(one, spec), one
         )
         by_mma, by_wgmma = list(coded.candidates(one, spec)), list(wgmma_candidates(one, spec))
-        yield f"  mma: {len(by_mma)}, {geometric_mean([coded.clocks(c, one, spec) for c in by_mma])} clocks, " + mean(
+        yield f"  mma: {len(by_mma)}, {geometric_mean([sm_clocks(c, one, spec) for c in by_mma])} clocks, " + mean(
             [c.columns * c.rows + 1e4 * c.warps_k + 1e6 * c.stages + 1e8 * c.own_k for c in by_mma]
         )
         if by_wgmma:
-            clocks = geometric_mean([wgmma_clocks(c, one, spec) for c in by_wgmma])
+            clocks = geometric_mean([product_clocks(c, one, spec) for c in by_wgmma])
             sizes = mean([c.columns * c.rows + 1e6 * c.stages + 1e8 * c.cluster + 1e10 * c.vector for c in by_wgmma])
             yield f"  wgmma: {len(by_wgmma)}, {clocks} clocks, {sizes}"
 
@@ -131,7 +133,7 @@ def skinny_lines() -> Iterator[str]:
         if found is None:
             yield f"{words}: no"
             continue
-        us = [estimate_us(gemm, found, device(name), count) for count in (1, 30)]
+        us = [1e6 * gemv_seconds(found.config, gemm, device(name), count) for count in (1, 30)]
         yield f"{words}: {found}, {compact(found.config)}, {us[0]:.{DIGITS}g} us, 30 of them {us[1]:.{DIGITS}g} us"
 
 

@@ -14,7 +14,7 @@ from tilewright.dtypes import BF16, F32
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.planning.cost import Around, plan_seconds
+from tilewright.planning.cost.plans import Around, plan_seconds
 from tilewright.planning.estimates import estimated
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Alignment
@@ -103,7 +103,11 @@ def test_what_no_size_changes_is_found_once_for_a_format(dtype: str, monkeypatch
     """Laws, blocks that share an SM, and clocks of a block: the second problem asks none of them again."""
     spec = device("H200")
     assert next(estimated(asked(1152, 160, 8192, dtype, "NT"), spec))
-    for known in ("kernels.spaces.legal", "planning.block_clocks.work_of", "planning.block_clocks.blocks_that_fit"):
+    for known in (
+        "kernels.spaces.legal",
+        "planning.cost.block_clocks.work_of",
+        "planning.cost.block_clocks.blocks_that_fit",
+    ):
         monkeypatch.setattr(f"tilewright.{known}", None)
     monkeypatch.setattr("tilewright.kernels.wgmma.shared_bytes", None)
     assert next(estimated(asked(1280, 96, 4096, dtype, "NT"), spec))

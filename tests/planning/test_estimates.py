@@ -21,16 +21,16 @@ from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning import cost
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates, other_options, table_of, with_options
+from tilewright.planning.cost import plans
+from tilewright.planning.cost.wgmma_terms import fragment_clocks, promotion_clocks, read_bytes
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
 from tilewright.planning.ragged import _by_tma, ranked_ragged
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.planning.stack import Stack
-from tilewright.planning.wgmma_cost import fragment_clocks, promotion_clocks, read_bytes
 from tilewright.problem import Gemm, Order
 from tilewright.problem.emulation import F16X3
 from tilewright.problem.gemm import orders_of
@@ -193,7 +193,7 @@ def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: py
 
     asked = [first("mma", frozenset({"A"})), first("mma", frozenset()), first("wgmma", frozenset({"A"}))]
     before = [estimate_us(one, gemm, spec, alignment) for one in asked]
-    monkeypatch.setattr(cost, "_MMA_BEHIND_PACKING", 2 * cost._MMA_BEHIND_PACKING)
+    monkeypatch.setattr(plans, "_MMA_BEHIND_PACKING", 2 * plans._MMA_BEHIND_PACKING)
     after = [estimate_us(one, gemm, spec, alignment) for one in asked]
     behind, alone, other = (late / early for late, early in zip(after, before, strict=True))
     assert 1.3 < behind < 2 and alone == other == 1

@@ -10,8 +10,9 @@ from planned import alignment_of
 from test_dispatch import problem
 
 from tilewright.device.catalog import H200
-from tilewright.planning import cost, ranking
-from tilewright.planning.correction import fit_for
+from tilewright.planning import ranking
+from tilewright.planning.cost import plans
+from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 
@@ -38,16 +39,16 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
     for kind, tables in asked:
         trees = fit_for(kind, gemm.dtype).trees
         for c, around in tables[:3]:
-            one = cost._estimate(kind, c, gemm, H200, around)
+            one = plans._estimate(kind, c, gemm, H200, around)
             seconds = one.kernel + one.reduced
             rows = np.flatnonzero(np.isfinite(seconds))[:40]
             if trees is None or not len(rows):
                 continue
             behind = np.broadcast_to(one.reduced, len(c))[rows]
-            choice = cost._ranks_of(kind, trees, [one], [rows], [seconds[rows]], [behind], H200, around.count)
-            busiest = one.timed.at(rows) if isinstance(one.timed, cost.Busiest) else None
+            choice = plans._ranks_of(kind, trees, [one], [rows], [seconds[rows]], [behind], H200, around.count)
+            busiest = one.timed.at(rows) if isinstance(one.timed, plans.Busiest) else None
             told = one.sizes.at(rows), seconds[rows], behind, busiest
-            fit = cost.features(kind, c[rows], one.read, H200, *told, around.count)
+            fit = plans.features(kind, c[rows], one.read, H200, *told, around.count)
             assert (choice == trees.ranks(list(fit.T), len(rows))).all()
             seen.add(kind)
     assert seen

@@ -16,7 +16,7 @@ from tilewright.frontend import matmul
 from tilewright.kernels.simt import SimtConfig
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.cost import packing_seconds, reduction_seconds
+from tilewright.planning.cost.plans import packing_seconds, reduction_seconds
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
 from tilewright.planning.packing import Alignment, Packing, as_read, fitted, pads_to_tiles

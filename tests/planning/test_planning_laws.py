@@ -28,8 +28,10 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.model.time import DRAM_SHARE
-from tilewright.planning import candidates, coded, coded_wgmma, cost, exchange, folding, gated, ragged, sharing, skinny
+from tilewright.planning import candidates, coded, coded_wgmma, folding, gated, ragged, sharing, skinny
 from tilewright.planning.assembly import Request, part_length, plan_of
+from tilewright.planning.cost import block_clocks, exchange, gemv, groups, launches, plans, promising, warp_terms
+from tilewright.planning.cost import coded as cost_of_coded
 from tilewright.planning.estimates import is_ruled_out, is_shared, needs_workspace, registers_of
 from tilewright.planning.kernels import Shape, variant_of, weakest
 from tilewright.planning.on_paper import PaperKernels, order_of_plan
@@ -110,7 +112,7 @@ def test_parts_are_as_many_as_sms_have_room_for_and_sums_are_worth(kind: str, m:
     gemm = Gemm(m, n, k, F32 if kind == "simt" else BF16)
     (found,) = sharing.most_parts(kind, columns(kernel), gemm, H200)
     tiles = ceil_div(m, kernel.m) * ceil_div(n, kernel.n)
-    per_sm = max(1, int(candidates.blocks_per_sm(kind, columns(kernel), gemm, H200)[0]))
+    per_sm = max(1, int(block_clocks.blocks_per_sm(kind, columns(kernel), gemm, H200)[0]))
     least = {"simt": 4, "mma": 8, "wgmma": 8}[kind]
     waves = {"simt": 8, "mma": 2, "wgmma": 2}[kind]
     assert found == min(waves * 132 * per_sm // tiles, k // (least * kernel.k))
@@ -143,30 +145,32 @@ def test_parts_are_whole_steps_that_hold_all_of_k(k: int, parts: int, depth: int
 def test_launches_that_move_bytes_take_a_start_and_their_bytes(spec: Any) -> None:
     start = 3e-6 - (1e-6 if spec is H200 else 0.0)
     rate = DRAM_SHARE * spec.dram_gb_per_s * 1e9
-    assert cost.launch_seconds(spec) == pytest.approx(start)
-    for size, launches in ((0, 1), (10**6, 1), (10**9, 2), (10**6, 0)):
-        assert cost.moving(size, spec, launches) == pytest.approx(launches * start + size / rate)
-    assert cost.around_us(10**6, spec) == pytest.approx(1e6 * (start + 1e6 / rate) + 1.0)
-    assert cost.around_us(10**6, spec, packs=True) == pytest.approx(1e6 * (start + 1e6 / rate) + 2.5)
+    assert launches.launch_seconds(spec) == pytest.approx(start)
+    for size, starts in ((0, 1), (10**6, 1), (10**9, 2), (10**6, 0)):
+        assert launches.moving(size, spec, starts) == pytest.approx(starts * start + size / rate)
+    assert launches.around_us(10**6, spec) == pytest.approx(1e6 * (start + 1e6 / rate) + 1.0)
+    assert launches.around_us(10**6, spec, packs=True) == pytest.approx(1e6 * (start + 1e6 / rate) + 2.5)
     gemm = Gemm(300, 200, 100, BF16, out=F16)
-    assert cost.reduction_seconds(gemm, gemm, spec, 3) == pytest.approx(start + (3 * 4 + 2) * 300 * 200 / rate)
+    assert launches.reduction_seconds(gemm, gemm, spec, 3) == pytest.approx(start + (3 * 4 + 2) * 300 * 200 / rate)
     c = columns(SIMT, SIMT.with_split_k(3))
-    sizes = cost.Sizes.of(gemm, c, Packing())
-    assert cost.finishing_seconds(c, sizes, gemm, spec).tolist() == pytest.approx([0.0, start + 14 * 300 * 200 / rate])
+    sizes = launches.Sizes.of(gemm, c, Packing())
+    assert launches.finishing_seconds(c, sizes, gemm, spec).tolist() == pytest.approx(
+        [0.0, start + 14 * 300 * 200 / rate]
+    )
     early = -0.6e-6 if spec is H200 else 2.5e-6
     for packed, elements in (("A", 300 * 100), ("B", 100 * 200), ("AB", 300 * 100 + 100 * 200)):
-        found = cost.packing_seconds("simt", c, gemm, spec, Packing(frozenset(packed)), 5)
+        found = launches.packing_seconds("simt", c, gemm, spec, Packing(frozenset(packed)), 5)
         assert found == pytest.approx(start + 2 * 5 * 2 * elements / rate + early)
     padded_ = Packing(frozenset("AB"), tile_multiples=True)
-    (found, _) = cost.packing_seconds("simt", c, gemm, spec, padded_)
+    (found, _) = launches.packing_seconds("simt", c, gemm, spec, padded_)
     assert found == pytest.approx(start + 2 * 2 * (320 * 112 + 112 * 256) / rate + early)
 
 
 def test_sizes_of_a_padded_problem_are_multiples_of_each_tile() -> None:
     gemm, c = Gemm(65, 64, 17, F32, beta=0.5), columns(SIMT, replace(SIMT, tile=(128, 64, 16), warp_tile=(64, 32)))
-    padded_ = cost.Sizes.of(gemm, c, Packing(tile_multiples=True))
+    padded_ = launches.Sizes.of(gemm, c, Packing(tile_multiples=True))
     assert [np.asarray(one).tolist() for one in (padded_.m, padded_.n, padded_.k)] == [[128, 128], [64, 64], [32, 32]]
-    plain = cost.Sizes.of(gemm, c, Packing())
+    plain = launches.Sizes.of(gemm, c, Packing())
     assert (plain.m, plain.n, plain.k) == (65, 64, 17)
     assert plain.tiles(c).tolist() == [2, 1]
     assert plain.compulsory_bytes(gemm) == 4 * (65 * 17 + 17 * 64) + 2 * 4 * 65 * 64
@@ -178,8 +182,8 @@ def test_sizes_of_a_padded_problem_are_multiples_of_each_tile() -> None:
 @pytest.mark.parametrize("stores", [4, 16])
 def test_by_how_much_longer_simt_kernels_take(n: int, b: Order, stores: int) -> None:
     gemm = Gemm(64, n, 16, F32, b=b)
-    sizes = cost.Sizes.of(gemm, columns(SIMT), Packing())
-    (found,) = np.atleast_1d(cost._simt_share(columns(SIMT), gemm, sizes, np.array([stores])))
+    sizes = launches.Sizes.of(gemm, columns(SIMT), Packing())
+    (found,) = np.atleast_1d(warp_terms._simt_share(columns(SIMT), gemm, sizes, np.array([stores])))
     far = b is Order.COL or n * 4 >= 256 << 10
     edges = 1.1 if stores < 16 else 1.0 if n % 64 == 0 else 1.035
     assert found == pytest.approx((1.03 if far else 1.0) * edges - 1)
@@ -189,14 +193,14 @@ def test_copies_of_a_thread_into_a_stage() -> None:
     """Of 64 x 64 x 32 with four warps: 32 bytes of k of each row and column, by as many bytes as rows allow."""
     gemm = Gemm(1, 1, 1, BF16)
     for a, b, packed in ((16, 16, ""), (2, 16, ""), (2, 4, "A"), (8, 2, "AB")):
-        around = cost.Around(Packing(frozenset(packed)), a, b, 16, 1)
+        around = launches.Around(Packing(frozenset(packed)), a, b, 16, 1)
         wide_a, wide_b = (16 if name in packed else own for name, own in (("A", a), ("B", b)))
         expected = (64 / wide_a + 64 / wide_b) * 32 * 2 / (32 * 4)
-        assert cost._copies_of_a_thread(columns(MMA), gemm, around).tolist() == [expected]
+        assert plans._copies_of_a_thread(columns(MMA), gemm, around).tolist() == [expected]
         assert around.loads_bytes == min(wide_a, wide_b)
         assert around.stores_bytes == (16, 16)
-    assert cost.Around(Packing(), 16, 16, 4, 1).stores_bytes == (4, 16)
-    assert cost.Around(Packing(tile_multiples=True), 16, 16, 4, 1).stores_bytes == (16, 16)
+    assert launches.Around(Packing(), 16, 16, 4, 1).stores_bytes == (4, 16)
+    assert launches.Around(Packing(tile_multiples=True), 16, 16, 4, 1).stores_bytes == (16, 16)
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 511, 512, 513, 1000])
@@ -233,7 +237,7 @@ def test_a_measured_plan_is_packed_as_the_problem_needs() -> None:
 
 @given(size=st.integers(0, 5000), tile=st.integers(1, 512))
 def test_tiles_along_a_side(size: int, tile: int) -> None:
-    assert candidates._tiles_along(size, np.array([tile])).tolist() == [ceil(size / tile)]
+    assert promising.tiles_along(size, np.array([tile])).tolist() == [ceil(size / tile)]
 
 
 @given(sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_size=1, max_size=12))
@@ -288,7 +292,7 @@ def test_clusters_and_ping_pong_of_a_problem_have_tiles_for_all(rows: int) -> No
 def test_blocks_of_a_batch_with_one_tile_each_are_no_more_than_sms(count: int, kept: list[int]) -> None:
     c = columns(WGMMA, replace(WGMMA, persistent=False))
     c = c.with_columns(tiles=np.array([2, 2]), per_sm=np.array([1, 1]), k_tile_work=np.array([1.0, 1.0]))
-    found = candidates._promising_of_wgmma(c, Gemm(256, 64, 64, BF16), H200, count)
+    found = promising._promising_of_wgmma(c, Gemm(256, 64, 64, BF16), H200, count)
     assert [int(one in found.persistent.tolist()) for one in (1, 0)] == kept
 
 
@@ -493,13 +497,13 @@ def test_a_plan_gets_what_the_leaves_say_that_it_reaches(values: list[float]) ->
 @pytest.mark.parametrize("rows", [1, 7, 8, 255, 256, 257, 319, 320, 1000])
 def test_a_kernel_of_groups_is_chosen_for_more_rows_as_well(rows: int) -> None:
     typical = Gemm(rows, 64, 64, BF16)
-    found = ragged._sizes_of(typical, "m")
+    found = groups._sizes_of(typical, "m")
     if rows <= 256:
         assert [(share, one.m) for share, one in found] == [(0.75, rows), (0.25, rows + rows // 8 + 1)]
     else:
         whole = round(rows / 128) * 128
         assert [(share, one.m) for share, one in found] == [(0.75, whole), (0.25, whole + 128)]
-    assert ragged._sizes_of(typical, "k") == ((1.0, typical),)
+    assert groups._sizes_of(typical, "k") == ((1.0, typical),)
 
 
 @pytest.mark.parametrize(
@@ -515,10 +519,10 @@ def test_a_typical_group(total: int, count: int, expected: int, size: int) -> No
 def test_rows_of_tiles_of_a_group(rows: int) -> None:
     whole = ceil_div(rows, 64)
     ends = max(1.0, rows / 64 + 0.5)
-    assert ragged._lines_of_tiles(rows, np.array([64]), Groups(2, "m", 0)).tolist() == [(whole + ends) / 2]
-    assert ragged._lines_of_tiles(rows, np.array([64]), Groups(2, "k", 0)).tolist() == [whole]
+    assert groups._lines_of_tiles(rows, np.array([64]), Groups(2, "m", 0)).tolist() == [(whole + ends) / 2]
+    assert groups._lines_of_tiles(rows, np.array([64]), Groups(2, "k", 0)).tolist() == [whole]
     c = columns(replace(WGMMA, tile=(64, 64, 64), cluster=(2, 1)))
-    assert ragged._rows_asked(c, Gemm(rows, 64, 64, BF16)).tolist() == [ceil_div(rows, 128) * 128]
+    assert groups._rows_asked(c, Gemm(rows, 64, 64, BF16)).tolist() == [ceil_div(rows, 128) * 128]
 
 
 # -- two sums ----------------------------------------------------------------------------------------------------------
@@ -544,21 +548,21 @@ def test_a_sum_is_split_where_outputs_are_too_few(n: int, k: int) -> None:
     gemm = Gemm(1, n, k, F32)
     found = skinny.skinny_for(gemm, alignment_of(gemm), H200)
     assert found is not None
-    us = skinny.estimate_us(gemm, found, H200)
+    least = gemv.gemv_seconds(found.config, gemm, H200)
     for parts in (1, 2, 3, 8):
         other = skinny.skinny_for(gemm, alignment_of(gemm), None, parts=parts)
         if other is not None and parts <= k // 256 and other.parts in {found.parts, 1}:
-            assert us <= skinny.estimate_us(gemm, other, H200) * (1 + 1e-9)
+            assert least <= gemv.gemv_seconds(other.config, gemm, H200) * (1 + 1e-9)
     assert found.parts == 1 or found.part_of_k >= 256 // 2
     assert found.whole == (found.parts == 1) and found.parts * max(found.part_of_k, k * found.whole) >= k
 
 
 def test_memory_and_sms_that_take_as_long_take_a_fifth_more() -> None:
-    assert skinny.overlapped(1.0, 1.0) == pytest.approx(2**0.25)
-    assert skinny.overlapped(3.0, 0.0) == pytest.approx(3.0)
+    assert gemv.overlapped(1.0, 1.0) == pytest.approx(2**0.25)
+    assert gemv.overlapped(3.0, 0.0) == pytest.approx(3.0)
     gemm = Gemm(1, 4096, 4096, BF16)
     bytes_ = (4096 + 4096 * 4096) * 2 + 4096 * 4
-    assert skinny.dram_seconds(gemm, H200, 3) == pytest.approx(3 * bytes_ / (DRAM_SHARE * 4800e9))
+    assert gemv.dram_seconds(gemm, H200, 3) == pytest.approx(3 * bytes_ / (DRAM_SHARE * 4800e9))
 
 
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128])
@@ -572,7 +576,7 @@ def test_kernels_for_coded_weights_fit_the_problem(m: int, codes: Any) -> None:
         for config in found:
             assert config.rows in ({few, 64} if m > 32 else {few})
             assert config.warps_k == 1 or config.stage_k <= k or len(found) == 1
-            assert coded.clocks(config, one, spec) > 0
+            assert cost_of_coded.sm_clocks(config, one, spec) > 0
             assert config.warps_n * config.warps_k <= 16
         for config in coded_wgmma.wgmma_candidates(one, spec):
             whole = round_up(m, 8)
@@ -588,8 +592,8 @@ def test_twice_the_bytes_of_a_coded_weight_take_longer() -> None:
     for n, k in ((4096, 4096), (1024, 8192)):
         small, large = (CodedProduct(16, CodedWeight(n, depth, INT4), BF16, BF16) for depth in (k, 2 * k))
         config = coded.chosen_config(small, H200)
-        clocks: Any = coded_wgmma.wgmma_clocks if hasattr(config, "groups_k") else coded.clocks
-        assert clocks(config, small, H200) < clocks(config, large, H200) < 2 * clocks(config, small, H200)
+        few, many = (cost_of_coded.product_clocks(config, one, H200) for one in (small, large))
+        assert few < many < 2 * few
 
 
 # -- rankings and dispatchers ------------------------------------------------------------------------------------------

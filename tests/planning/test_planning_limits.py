@@ -20,7 +20,8 @@ from tilewright.planning import emulated, gated, ragged, ranking
 from tilewright.planning.account import account_of, dispatcher_on_paper, next_best
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
+from tilewright.planning.cost import groups as cost_of_groups
+from tilewright.planning.cost.plans import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Alignment, Packing
 from tilewright.planning.plan import Role
@@ -183,7 +184,7 @@ def test_clusters_of_large_groups_come_later(rows: int, later: bool, monkeypatch
         return next(at for at, one in enumerate(found) if isinstance(one, WgmmaConfig) and one.cluster != (1, 1))
 
     now = first_cluster()
-    monkeypatch.setattr(ragged, "_CLUSTERED", 1.0)
+    monkeypatch.setattr(cost_of_groups, "_CLUSTERED", 1.0)
     assert (first_cluster() > now) is later
 
 

@@ -13,9 +13,9 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.simt import SimtConfig, copied_by_registers, registers_of
 from tilewright.kernels.spaces import simt_core
 from tilewright.kernels.tile_sizes import warps_of
-from tilewright.planning import cost, simt_features
-from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.exchange import filled_sms
+from tilewright.planning.cost import launches, plans, simt_features, warp_terms
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.exchange import filled_sms
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing
 from tilewright.planning.ranking import ranked
@@ -26,9 +26,9 @@ H100 = device("H100")
 
 def seconds(config: SimtConfig, gemm: Gemm) -> float:
     """Of the kernel, as the terms say."""
-    around = cost.Around(Packing(), 16, 16, 16, 1)
+    around = launches.Around(Packing(), 16, 16, 16, 1)
     c = Columns.of([config], config.columns)
-    found, _ = cost.kernels_timed("simt", c, gemm, H100, around, cost.Sizes.of(gemm, c, Packing()))
+    found, _ = warp_terms.kernels_timed("simt", c, gemm, H100, around, launches.Sizes.of(gemm, c, Packing()))
     return float(found[0])
 
 
@@ -89,7 +89,7 @@ def test_the_choice_looks_at_blocks_of_warps_that_won() -> None:
 
 def l1_features(config: SimtConfig, gemm: Gemm, together: int) -> tuple[float, float]:
     """KiB of the L1 beside so many blocks, and of the lines that their loads wait for."""
-    c, lie = Columns.of([config], config.columns), cost._how_operands_lie(gemm)
+    c, lie = Columns.of([config], config.columns), plans._how_operands_lie(gemm)
     left = simt_features._left_of_l1(c, gemm, H100, np.array([together]))
     lines = sum(simt_features._in_flight(c, lie, F32.bytes, name) for name in ("A", "B"))  # type: ignore[arg-type]
     return float(left[0]) / 1024, together * float(np.broadcast_to(lines, 1)[0]) / 1024

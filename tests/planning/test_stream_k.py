@@ -16,7 +16,7 @@ from tilewright.kernels.configuration import from_data, rows_of, to_data
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import simt_core, simt_streams
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.exchange import shared_out
+from tilewright.planning.cost.exchange import shared_out
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
 from tilewright.planning.plan import Place, Role

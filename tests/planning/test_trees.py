@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.planning.correction import fitted
+from tilewright.planning.cost.correction import fitted
 
 
 def walked(tree: dict[str, Any], features: Any) -> float:
@@ -24,7 +24,9 @@ def walked(tree: dict[str, Any], features: Any) -> float:
 @pytest.mark.parametrize("name", ["wgmma", "wgmma_fp8", "mma", "simt"])
 @pytest.mark.parametrize("part", ["trees", "shared"])
 def test_the_sum_of_the_leaves_that_walks_reach(name: str, part: str) -> None:
-    told = json.loads(resources.files("tilewright.planning").joinpath(f"{name}_fit.json").read_text(encoding="utf-8"))
+    told = json.loads(
+        resources.files("tilewright.planning.cost").joinpath(f"{name}_fit.json").read_text(encoding="utf-8")
+    )
     told = told if part == "trees" else told["shared"]
     trees = getattr(fitted(name), part)
     rng, plans = np.random.default_rng(3), 7

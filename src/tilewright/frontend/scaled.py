@@ -22,6 +22,7 @@ from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
 from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
 from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, has_plain_rows, lone, product_of, tight
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
@@ -186,7 +187,7 @@ def _blocks(scaling: Scaling, product: Product, views: ScaledViews) -> BlockScal
 def refuse_device(device: int, gemm: Gemm) -> None:
     """Raises LaunchError where tensor cores multiply no FP8, or no kernel for them takes scales of blocks."""
     spec, hint = dispatcher(device).spec, "convert the operands to bf16 and call matmul."
-    if not spec.tensor.flops_per_clk_per_sm(gemm.dtype.rate, "f32"):
+    if not tensor_rate(gemm, spec):
         raise LaunchError(
             f"The tensor cores of {spec.name} multiply no FP8.", note="that takes compute capability 8.9.", hint=hint
         )

@@ -16,7 +16,7 @@ from tilewright.ir.guard import Guard
 from tilewright.kernels.configuration import described
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, around_us
+from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
 from tilewright.planning.dispatch import Dispatcher, measured_plans
 from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.plan import Plan, Role, Step

@@ -17,7 +17,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
-from tilewright.planning.exchange import LEAST_STREAMED
+from tilewright.planning.cost.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (

@@ -22,16 +22,15 @@ from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.kernels.work import rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
-from tilewright.model.time import DRAM_SHARE
-from tilewright.planning.block_clocks import blocks_per_sm, busiest_clocks
-from tilewright.planning.correction import FITTED_FOR
-from tilewright.planning.exchange import filled_sms, shared_out, streams_k
+from tilewright.planning.cost.correction import FITTED_FOR
+from tilewright.planning.cost.promising import k_tile_work, tiles_along
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -58,8 +57,7 @@ def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns
 
 def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
     """Whether a device has wgmma, and that multiplies the formats."""
-    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
-    return bool(rate) and spec.compute_capability[0] == 9
+    return tensor_rate(gemm, spec) > 0 and spec.compute_capability[0] == 9
 
 
 def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
@@ -78,9 +76,8 @@ def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
 def _listed_family(gemm: Gemm, spec: DeviceSpec) -> str:
     """Where no tensor core multiplies the formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8
     as f16 (`isa.summation`)."""
-    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
     as_f16 = gemm.multiplied in FP8_FORMATS and spec.compute_capability[0] == 9
-    return "mma" if rate and spec.compute_capability >= (8, 0) and not as_f16 else "simt"
+    return "mma" if tensor_rate(gemm, spec) and spec.compute_capability >= (8, 0) and not as_f16 else "simt"
 
 
 def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
@@ -167,18 +164,6 @@ def _mma(dtype: DType) -> Columns:
     return Columns.of(found, MmaConfig.columns).kept()
 
 
-_LEAST_WORK = 40
-"""Elements of C whose products take as long as the arrival of a row of A or a column of B."""
-
-_WORK_OF_A_BYTE = 1 / 75
-"""Elements of C whose products take as long as a byte of memory, with all SMs asking."""
-
-_OTHER_WORK = 80_000
-"""Elements of C whose products take as long as start, prologue and epilogue of a block."""
-
-_MOST_WORK = 1.35
-"""Times of the least work of the busiest SM, above which kernels are not looked at closely."""
-
 _LONG_FLOPS = 1.05e11
 """Of a persistent kernel that does not start under the one before. Blocks that start where others have just ended lie
 on the SMs in any order, and neighbours no longer ask for the same lines at the same time: more requests reach the L2.
@@ -203,7 +188,7 @@ H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """Tiles that a problem fills and that keep the SMs busy."""
     c = _core(wgmma_core(gemm), len(gemm.products))
-    rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
+    rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
     tiles = rows * columns
     kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
     if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
@@ -220,8 +205,7 @@ def _core(core: Columns, products: int) -> Columns:
         least_m=_next_smaller(core.m, kind),
         least_n=_next_smaller(core.n, kind),
         shared_bytes=wgmma.shared_bytes(core),
-        k_tile_work=core.per_sm
-        * np.maximum(products * core.m * core.n, 1.0 * core.pieces * _LEAST_WORK * (core.m + core.n)),
+        k_tile_work=k_tile_work(core, products),
     ).kept()
 
 
@@ -238,15 +222,6 @@ def _next_smaller(sizes: Any, kinds: Any) -> Any:
         steps = np.unique(sizes[mine])
         found[mine] = np.concatenate([[0], steps])[np.searchsorted(steps, sizes[mine])]
     return found
-
-
-_TILE_SIZES: Any = np.arange(1, 2 * wgmma.MAX_COLUMNS + 1)
-
-
-def _tiles_along(size: int, tile: Any) -> Any:
-    """`ceil_div(size, tile)`: few sizes of tiles are divided by, and looked up."""
-    counts: Any = ceil_div(size, _TILE_SIZES)
-    return counts.take(tile - 1)
 
 
 def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[str, Columns]:
@@ -287,59 +262,9 @@ CLUSTERS_OF_PIECES: tuple[int, ...] = (2,)
 """And of products of pieces: clusters of 4 were slower wherever 4096 x 4096 weights were read (H100)."""
 
 
-def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1) -> Columns:
-    """Kernels, with split-K, whose busiest SM has little more work than that of the best of them. loads_bytes: that
-    rows of A and B are multiples of."""
-    if not len(c):
-        return c
-    if kind == "wgmma":
-        return _promising_of_wgmma(c, gemm, spec, count)
-    split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    tiles = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n)
-    blocks, steps = shared_out(c, tiles, _tiles_along(gemm.k, c.k), spec.sm_count * together, count)
-    sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count
-    work = steps * busiest_clocks(kind, c, gemm, spec, loads_bytes, np.ceil(blocks / sms))
-    streamed = streams_k(c)
-    whole = (split == 1) & np.logical_not(streamed)
-    clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
-    if not whole.all():
-        part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
-        work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
-    work += _START_CLOCKS
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
-    return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]
-
-
-_MOST_CLOCKS = 1.35
-"""Times of the least clocks, above which kernels of warps are not priced. With 1.2, 6 of 480 drawn problems choose
-another plan, and a choice takes as long."""
-
-_START_CLOCKS = 5000
-"""Of a launch, and of the first and the last of a block."""
-
-
-def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
-    split = c.split_k
-    parts = split * c.cluster_k if c.cluster_k.max() > 1 else split
-    blocks = c.tiles * parts * count
-    # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
-    if count > 1:
-        many = np.flatnonzero((c.persistent > 0) | (blocks <= spec.sm_count))
-        if len(many):
-            c, blocks, parts, split = c[many], blocks[many], parts[many], split[many]
-    whole = split == 1
-    steps = _tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
-    work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
-    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
-    # Without split-K too: a call may have no workspace, or one order of summation.
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
-    return c[np.flatnonzero(work <= _MOST_WORK * least)]
-
-
 def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
-    rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
+    rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
     room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
@@ -351,7 +276,7 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
     """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
     clears their flags. Copies through registers lie between the k steps of large threads, where k has no edge and none
     of them is guarded: with guards there are too few registers."""
-    blocks = _tiles_along(gemm.m, c.m) * _tiles_along(gemm.n, c.n) * c.cluster_k * count
+    blocks = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n) * c.cluster_k * count
     few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
     whole = gemm.k % c.k == 0
     unrolled = (c.a_transport == "registers") & (c.b_transport == "registers") & (c.unroll == c.k)

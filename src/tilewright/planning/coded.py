@@ -9,10 +9,10 @@ from itertools import product
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.kernels.coded import EIGHT, MOST_ROWS, CodedConfig
-from tilewright.kernels.coded_body import PAD
 from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
-from tilewright.planning.coded_wgmma import chosen_wgmma, wgmma_clocks
+from tilewright.planning.coded_wgmma import chosen_wgmma
+from tilewright.planning.cost.coded import Coded, product_clocks, registers_of, sm_clocks
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.problem.coded_product import TILE, CodedProduct
@@ -35,48 +35,15 @@ _RING_BYTES = 184 * KIB
 _TOGETHER = (1, 2, 3, 4)
 """Blocks of an SM that rings are sized for."""
 
-_UNPACK = {4: 9, 8: 18}
-"""Instructions that unpack the codes of a lane for one multiplication, by the bits of a code."""
 
-_MULTIPLY = 2.0
-"""Issue slots of a multiplication."""
-
-_DRAM_SHARE = 0.87
-"""Of the nominal bandwidth, of a kernel that only reads."""
-
-# Fitted to 96 kernels of six problems on an H200 (m = 1, 16 and 64, int4); times differ by 6 % (root mean square).
-_ISSUE_CLK = 0.88
-"""Of an instruction, of a scheduler."""
-_LOAD_A = 11.0
-"""Issue slots of an ldmatrix, with the wait of the multiplications behind it."""
-_COPY = 35.0
-"""Issue slots of a copy of 16 bytes a lane: its address, its guard, and its own."""
-_STAGE_CLK = 410.0
-"""Of a stage beside its instructions: the wait for copies and the barrier."""
-_SM_BYTES_PER_CLK = 23.6
-_LATENCY_CLK = 2260.0
-"""From a copy to its use, all SMs copying."""
-_BLOCK_CLK = 4770.0
-"""Of a launch's start and end, and of each further block in the place of one that has ended."""
-_SUM_CLK = 0.334
-"""Of a sum of a warp that goes through shared memory."""
-_CROWD = 0.578
-"""Of a block, beside those that an SM needs to have where it has room for more: the scheduler does not spread the
-blocks of kernels that overlap evenly."""
-
-_CHOSEN_MORE = 1.06
-"""What the kernels of mma.sync that are chosen take, over the estimate: the mean of fourteen problems on an H200. By it
-they are compared with those of wgmma, which were fitted apart."""
-
-
-def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | CodedWgmmaConfig | None = None) -> Plan:
+def coded_plan(kernels: Kernels, problem: CodedProduct, config: Coded | None = None) -> Plan:
     """The launch of a product: A at `Place.A`, codes at `B`, scales at `SCALE_B`, C at `OUT`, the bias at `BIAS`,
     all of which begin at multiples of 16 bytes.
 
     Raises LaunchError where the GPU, or no kernel, can compute it.
     """
     asked = config or chosen_config(problem, kernels.spec)
-    chosen: CodedConfig | CodedWgmmaConfig = replace(asked, overlapped=kernels.overlaps)
+    chosen: Coded = replace(asked, overlapped=kernels.overlaps)
     reasons = chosen.reasons_against(problem, kernels.spec)
     if reasons:
         raise LaunchError(f"A product of {problem.m} rows with a coded weight cannot run: {reasons[0]}.")
@@ -87,7 +54,7 @@ def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | Co
     return Plan((Step(launch, pointers, Role.PRODUCT, "C", problem.compulsory_bytes),), 0, words_of(chosen, problem))
 
 
-def words_of(config: CodedConfig | CodedWgmmaConfig, problem: CodedProduct) -> str:
+def words_of(config: Coded, problem: CodedProduct) -> str:
     """What runs, for people."""
     codes, c = problem.weight.codes, config
     if isinstance(c, CodedWgmmaConfig):
@@ -104,14 +71,12 @@ def coding_plan(kernels: Kernels, problem: WeightCoding) -> Plan:
     return Plan((Step(launch, pointers, Role.QUANTIZE, problem.title, problem.compulsory_bytes),), 0, problem.title)
 
 
-def chosen_config(problem: CodedProduct, spec: DeviceSpec) -> CodedConfig | CodedWgmmaConfig:
+def chosen_config(problem: CodedProduct, spec: DeviceSpec) -> Coded:
     """The kernel of a problem: whose busiest SM takes the fewest clocks."""
-    best = min(candidates(problem, spec), key=lambda config: clocks(config, problem, spec))
+    by_mma = min(candidates(problem, spec), key=lambda config: sm_clocks(config, problem, spec))
     by_wgmma = chosen_wgmma(problem, spec)
-    if by_wgmma is None:
-        return best
-    fewest = _CHOSEN_MORE * clocks(best, problem, spec)
-    return by_wgmma if wgmma_clocks(by_wgmma, problem, spec) < fewest else best
+    both: tuple[Coded, ...] = (by_mma,) if by_wgmma is None else (by_mma, by_wgmma)
+    return min(both, key=lambda config: product_clocks(config, problem, spec))
 
 
 def candidates(problem: CodedProduct, spec: DeviceSpec) -> Iterator[CodedConfig]:
@@ -134,13 +99,8 @@ def _has_good_warps(config: CodedConfig, spec: DeviceSpec) -> bool:
     """A warp for every scheduler, two where a block has more tiles than a warp may; no more than registers hold."""
     warps = config.warps_n * config.warps_k
     least = 1 if config.block_tiles <= _TILES else 2
-    fits = warps <= _MOST_WARPS and _registers(config) <= spec.max_registers_per_block
+    fits = warps <= _MOST_WARPS and registers_of(config) <= spec.max_registers_per_block
     return fits and warps >= spec.schedulers_per_sm and ceil_div(warps, spec.schedulers_per_sm) >= least
-
-
-def _registers(config: CodedConfig) -> float:
-    """Of a block, about: those of the sums, their operands, and the rest."""
-    return config.threads * (38 + 1.55 * config.rows * config.tiles)
 
 
 def _rings(config: CodedConfig, problem: CodedProduct, spec: DeviceSpec) -> Iterator[CodedConfig]:
@@ -154,39 +114,3 @@ def _rings(config: CodedConfig, problem: CodedProduct, spec: DeviceSpec) -> Iter
         if ring is not None and ring.stages not in made and not ring.reasons_against(problem):
             made.add(ring.stages)
             yield ring
-
-
-def clocks(config: CodedConfig, problem: CodedProduct, spec: DeviceSpec) -> float:
-    """Clocks of the busiest SM, about: blocks one after the other, each stage as long as the slowest of its
-    instructions, its bytes, and the latency that the stages before it hide."""
-    weight, c = problem.weight, config
-    blocks = ceil_div(weight.tiles, c.block_tiles) * ceil_div(max(problem.m, 1), c.rows)
-    needed = ceil_div(blocks, spec.sm_count)
-    room = _blocks_of_sm(config, problem, spec)
-    beside = min(room, needed) + (_CROWD if room > needed else 0.0)
-    codes = c.columns * c.stage_k * weight.bytes / (weight.n * weight.k)
-    a = min(problem.m, c.rows) * c.stage_k * problem.dtype.bytes
-    dram_bytes_per_clk = _DRAM_SHARE * spec.dram_gb_per_s * 1e3 / spec.tensor_clock_mhz / min(blocks, spec.sm_count)
-    memory = beside * max((codes + a) / _SM_BYTES_PER_CLK, codes / dram_bytes_per_clk)
-    warps = ceil_div(c.warps_n * c.warps_k, spec.schedulers_per_sm)
-    issued = beside * warps * _instructions(config, problem) * _ISSUE_CLK + _STAGE_CLK
-    stage = max(issued, memory, _LATENCY_CLK / (c.stages - 1))
-    sums = beside * c.rows * c.columns * (c.warps_k + 1) * _SUM_CLK
-    return ceil_div(needed, room) * (_BLOCK_CLK + ceil_div(problem.k, c.stage_k) * stage + sums)
-
-
-def _blocks_of_sm(config: CodedConfig, problem: CodedProduct, spec: DeviceSpec) -> int:
-    """Blocks that an SM has room for."""
-    shared = spec.shared_bytes_per_sm // (config.shared_bytes(problem) + spec.reserved_shared_bytes_per_block)
-    warps = spec.max_warps_per_sm // (config.warps_n * config.warps_k)
-    return max(1, min(shared, warps, int(spec.registers_per_sm / _registers(config))))
-
-
-def _instructions(config: CodedConfig, problem: CodedProduct) -> float:
-    """Issue slots of a warp in a stage."""
-    steps, across = config.own_k // TILE, config.rows // EIGHT
-    groups = ceil_div(config.own_k, problem.weight.group) if problem.weight.group else 1
-    multiplied = config.tiles * (_UNPACK[problem.weight.codes.bits] + across * _MULTIPLY) + _LOAD_A * across / 2
-    promoted = groups * 8 * config.tiles * across
-    copied = config.rows * config.stage_k / PAD / config.threads + config.tiles * config.own_k / problem.weight.unit
-    return steps * multiplied + promoted + _COPY * copied

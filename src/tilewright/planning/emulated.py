@@ -22,7 +22,7 @@ from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.wgmma import WgmmaConfig, deepest_ring, fits
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
+from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
 from tilewright.planning.plan import Place, Plan, Role, Step, guards_of
@@ -109,20 +109,19 @@ def by_scaled_pieces(request: Request) -> Request:
 def splitting_us(request: Request, spec: DeviceSpec) -> float:
     """The estimated microseconds of everything before the product of pieces, and of launches that end at once. A
     product with prepared pieces starts under the splitting."""
-    how, found = request.algorithm, 0.0
+    how, ended = request.algorithm, 0
     if request.fallback is not None:  # f32 arithmetic behind a prepared operand, which is else to be split anew
-        found += (1 if request.prepared else 1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
+        ended = 1 if request.prepared else 1 + len(PACKABLE)
     assert how is not None
+    found = 1e6 * ended * MORE_LAUNCHES_SECONDS
     for name in _split_by(request):
         splitting = _splitting_of(request, name)
-        starts = 0 if request.prepared else 1
-        found += float(moving(splitting.compulsory_bytes, spec, starts)) + MORE_LAUNCHES_SECONDS
+        found += around_us(splitting.compulsory_bytes, spec, starts=0 if request.prepared else 1)
         if how.shift and not splitting.own_scales:
-            found += float(moving(_scaling(splitting).compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
+            found += around_us(_scaling(splitting).compulsory_bytes, spec)
         if _is_transposed(request.gemm, how, name):
-            copied = 2 * splitting.count * splitting.lines * splitting.length * F32.bytes
-            found += float(moving(copied, spec)) + MORE_LAUNCHES_SECONDS
-    return found * 1e6
+            found += around_us(2 * splitting.count * splitting.lines * splitting.length * F32.bytes, spec)
+    return found
 
 
 def _split_by(request: Request) -> tuple[OperandName, ...]:

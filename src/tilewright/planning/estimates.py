@@ -11,7 +11,7 @@ from tilewright.errors import LaunchError
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.cost import moving
+from tilewright.planning.cost.plans import most_us_of_pieces
 from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.packing import finishes
 from tilewright.planning.ranking import estimate_us, ranked
@@ -52,15 +52,7 @@ def prefers_f32(request: Request, spec: DeviceSpec) -> bool:
     """Whether f32 arithmetic is estimated to take no longer than the pieces of a product."""
     plain = replace(request, algorithm=None, or_f32=False, fallback=None)
     plain_us = next(iter(estimates(plain, spec)), (inf, None))[0]
-    by_pieces_us = pieces_us(request, spec)
-    reading_us = min(by_pieces_us, 1e6 * float(moving(of_pieces(request).gemm.compulsory_bytes, spec, 0)))
-    return plain_us <= reading_us + _BEHIND_ESTIMATES * (by_pieces_us - reading_us)
-
-
-_BEHIND_ESTIMATES = 1.23
-"""Times that products of pieces take of what is estimated, at most, beside the time of reading the pieces, which is as
-estimated: f32 arithmetic is as fast as its estimate. H200, NT, estimated and measured TFLOP/s with the pieces side by
-side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at 8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
+    return plain_us <= most_us_of_pieces(pieces_us(request, spec), of_pieces(request).gemm, spec)
 
 
 def registers_of(config: PlanConfig) -> object:

@@ -20,7 +20,8 @@ from tilewright.dtypes import F32
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
+from tilewright.planning.cost.launches import around_us
+from tilewright.planning.cost.plans import combining_us
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.ranking import ranked
@@ -34,9 +35,6 @@ from tilewright.winners.plan_config import PlanConfig
 OTHER = Added("other_sum", None, F32)
 """The finished sum of the second product, where it lies in a workspace."""
 
-_FUNCTION_K = 400
-"""Elements of k whose MMAs take as long as the function of two sums."""
-
 MOST_BUILT = 16
 """Kernels of two accumulators that are built, one after the other, until one can be."""
 
@@ -48,8 +46,7 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     """Plans of one kernel with their estimated microseconds, best first."""
     gemm = request.gemm
     wide = replace(gemm, n=2 * gemm.n, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    rate = 0 if gemm.multiplied is F32 else spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
-    exposed_us = _FUNCTION_K * 2 * wide.m * wide.n / (rate * spec.sm_count * spec.tensor_clock_mhz) if rate else 0.0
+    exposed_us = combining_us(wide, spec)
     found: dict[PlanConfig, float] = {}
     for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
         half = _halved(config, gemm)
@@ -94,7 +91,7 @@ def in_two(request: Request) -> tuple[Request, Request]:
 
 def reading_us(gemm: Gemm, spec: DeviceSpec) -> float:
     """What the second launch adds to its product: a start, and the sum of the first that it reads."""
-    return 1e6 * (MORE_LAUNCHES_SECONDS + float(moving(gemm.m * gemm.n * F32.bytes, spec, 0)))
+    return around_us(gemm.m * gemm.n * F32.bytes, spec, starts=0)
 
 
 def _reads_other(function: Value | None) -> Value:

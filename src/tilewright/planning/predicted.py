@@ -10,19 +10,17 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.ir.guard import Guard
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.gemv_fit import blocks_that_fit, sm_seconds
 from tilewright.kernels.simt import SimtConfig
-from tilewright.model.power import Energy, Events, sustained_mhz
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
-from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, around_us
-from tilewright.planning.exchange import shared_out
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.exchange import shared_out
+from tilewright.planning.cost.gemv import predict_gemv
+from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
 from tilewright.planning.folding import in_groups
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import as_read
 from tilewright.planning.plan import Multiplied, Plan, Role, Step
-from tilewright.planning.skinny import dram_seconds, overlapped, skinny_for
+from tilewright.planning.skinny import skinny_for
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import predict
 from tilewright.runtime.cubin_cache import CubinCache
@@ -44,7 +42,10 @@ def predict_plan(
     product, *_ = (step for step in plan.steps if step.role is Role.PRODUCT)
     assert product.multiplied is not None
     if isinstance(product.multiplied.config.kernel, GemvConfig):
-        found = _of_gemv(product.multiplied, spec, clock_mhz)
+        one = product.multiplied
+        skinny = skinny_for(one.gemm, one.alignment, None, one.stack, parts=one.config.split_k)
+        assert skinny is not None, "a plan's kernel fits its problem"
+        found = predict_gemv(skinny.config, skinny.problem, spec, clock_mhz)
     else:
         found = _of_product(product.multiplied, spec, cache, clock_mhz)
     around = [_around(step, spec) for step in plan.steps if step is not product]
@@ -82,52 +83,6 @@ def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clo
         blocks, steps = shared_out(table, np.array([work.blocks]), np.array([work.steps]), slots)
         work = replace(work, steps=int(steps[0]), blocks=int(blocks[0]))
     return predict(built, spec, cache=cache, work=work, clock_mhz=clock_mhz)
-
-
-def _of_gemv(one: Multiplied, spec: DeviceSpec, clock_mhz: float | None) -> Prediction:
-    """Of a GEMV kernel: the time of memory, and that of the busiest SM, which depends on the clock."""
-    skinny = skinny_for(one.gemm, one.alignment, None, one.stack, parts=one.config.split_k)
-    assert skinny is not None, "a plan's kernel fits its problem"
-    gemm, config = skinny.problem, skinny.config
-    clock = clock_mhz or spec.boost_clock_mhz
-    dram = dram_seconds(gemm, spec)
-
-    def busy_at(mhz: float) -> float:
-        return sm_seconds(config, gemm, replace(spec, boost_clock_mhz=round(mhz)))
-
-    def seconds_at(mhz: float) -> float:
-        return overlapped(dram, busy_at(mhz)) + LAUNCH_SECONDS
-
-    total, busy = seconds_at(clock), busy_at(clock)
-    bounds = (
-        Term("busiest SM", busy, "its loads in flight, its instructions, and what its blocks wait for"),
-        Term("DRAM", dram, f"{format_bytes(gemm.compulsory_bytes)} at {DRAM_SHARE:.0%} of {spec.dram_gb_per_s:g} GB/s"),
-    )
-    binding = max(bounds, key=lambda term: term.seconds)
-    exposed = (
-        Term("overlap", total - LAUNCH_SECONDS - binding.seconds, "memory and SMs wait for each other", "exposed"),
-        Term("launch", LAUNCH_SECONDS, "from one kernel to the next", "exposed"),
-    )
-    loads = gemm.m * gemm.n * gemm.k / min(gemm.m, gemm.n) / config.width
-    events = Events(0.0, gemm.m * gemm.n * gemm.k + loads, gemm.compulsory_bytes, gemm.compulsory_bytes)
-    energy = Energy.of_events(events, spec)
-    kept_mhz = sustained_mhz(energy, spec, clock, seconds_at)
-    return Prediction(
-        seconds=total,
-        low_s=LOW * total,
-        high_s=HIGH * total,
-        tflops=gemm.flops / total / 1e12,
-        clock_hz=clock * 1e6,
-        terms=(*bounds, *exposed),
-        binding=binding,
-        relief="GEMV reads its matrix once: only fewer bytes are faster, as a narrower format has them.",
-        device=spec.name,
-        blocks_per_sm=blocks_that_fit(config, gemm, spec),
-        power_w=energy.power_w(spec, clock, total),
-        limit_w=spec.board_power_w,
-        sustained_hz=kept_mhz * 1e6,
-        sustained_s=seconds_at(kept_mhz),
-    )
 
 
 def _around(step: Step, spec: DeviceSpec) -> Term:

@@ -16,25 +16,23 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32
 from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.work import Problems
 from tilewright.kernels import wgmma
-from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import joined, product, with_long_rows
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
 from tilewright.lowering.groups import TABLE
-from tilewright.model.time import predict_seconds
 from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
-from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.candidates import families_for, listed, promoted
-from tilewright.planning.cost import Around, plan_seconds
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import TMA_BYTES, Packing
+from tilewright.planning.packing import TMA_BYTES
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.raster import rows_together
 from tilewright.planning.stack import Groups
@@ -58,18 +56,6 @@ _TRIED = 16
 SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RASTER_ROWS, persistent=True))
 """Right for every operand on every GPU."""
 
-_SMALL_GROUP, _ROWS = 256, 128
-"""Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
-
-_CLUSTERED = 0.015
-"""What clusters of two take longer in large groups than the estimates of plain products say. H200, 8 groups of 1024 and
-of 5 to 3000 rows, 128 x 192 and 128 x 176 in ping-pong: as measured in turn, those along n took 0 to 4 % more than
-single blocks in bf16, -0.1 to 1 % in FP8, along m 0.3 to 2 and 0.3 to 1; estimates put them level (record 0065)."""
-
-_TIE, _WASTED = 0.05, 0.02
-"""How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
-have: of kernels that wait for memory alike, the one is chosen that asks the SMs for less."""
-
 
 def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     """Plans of persistent kernels for groups: some loaded by TMA, where they can be, and all whose threads copy for
@@ -85,7 +71,7 @@ def reads_groups_by_tma(request: Request, spec: DeviceSpec) -> bool:
     """Whether wgmma and TMA take the operands of groups as they lie, and the lowering of groups their orders."""
     gemm, groups, alignment = request.gemm, request.groups, request.alignment
     assert groups is not None
-    multiplies = gemm.multiplied is not F32 and spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") > 0
+    multiplies = tensor_rate(gemm, spec) > 0
     ordered = gemm.a is Order.ROW if groups.along == "m" else (gemm.a, gemm.b) == (Order.COL, Order.ROW)
     aligned = min(alignment.a, alignment.b) >= TMA_BYTES and groups.step >= 0 and gemm.k > 0
     return multiplies and bool(families_for(gemm, spec, "wgmma")) and reads_orders(gemm) and ordered and aligned
@@ -103,13 +89,7 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
         formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
     c = _candidates(formats, groups.along, staged, room, request.promote_every)
     c = c.with_columns(raster_rows=rows_together(c, typical, spec))
-    around = Around(Packing(), TMA_BYTES, TMA_BYTES, alignment.c, groups.count)
-    seconds = sum(
-        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
-        for share, one in _sizes_of(typical, groups.along)
-    )
-    if groups.along == "m" and typical.m > _SMALL_GROUP:
-        seconds = seconds * np.where(c.cluster_m * c.cluster_n > 1, 1 + _CLUSTERED, 1.0)
+    seconds = tma_groups_seconds(c, typical, groups, spec, alignment.c)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 
@@ -126,28 +106,9 @@ def _by_threads(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     rows = np.full(len(c), _RASTER_ROWS)
     c = c.with_columns(persistent=np.ones_like(rows), raster_rows=rows)
     c = c[blocks_per_sm(kind, c, typical, spec) > 0]
-    setting = Setting(0, 0, min(alignment.a, alignment.b), alignment.c)
-    seconds = _seconds(kind, c, typical, groups, spec, setting, blocks_per_sm(kind, c, typical, spec))
+    seconds = groups_seconds(kind, c, typical, groups, spec, alignment)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of(kind, c, at))
-
-
-def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:
-    """What a kernel of wgmma is chosen for, and with which weight: products of as many groups, all of the average size.
-    Small groups may end with a tile, in groups of equal sizes, or anywhere inside their last one. Of 22 kernels for
-    bf16 on an H100 the two that are estimated best for 8 groups of 1024 rows were the fastest, 1.026 and 1.033 of
-    PyTorch, and so was the one for groups of 5 to 3000 rows, 1.048."""
-    if along == "k":
-        return ((1.0, typical),)
-    if typical.m > _SMALL_GROUP:  # and a few tokens more make no other kernel
-        rows = round(typical.m / _ROWS) * _ROWS
-        return (0.75, replace(typical, m=rows)), (0.25, replace(typical, m=rows + _ROWS))
-    return (0.75, typical), (0.25, replace(typical, m=typical.m + typical.m // 8 + 1))
-
-
-def _rows_asked(c: Columns, one: Gemm) -> Any:
-    """Rows of the tiles of a group, with those that it does not have."""
-    return ceil_div(one.m, c.m * c.cluster_m) * (c.m * c.cluster_m)
 
 
 def _typical(gemm: Gemm, groups: Groups) -> Gemm:
@@ -212,37 +173,6 @@ def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
     better = (two.subtile > 0) & (two.stages < _GOOD_STAGES) & (one.stages > two.stages)
     names = ("subtile_stages", "subtile", "stages")
     return two.with_columns(**{name: np.where(better, getattr(one, name), getattr(two, name)) for name in names})
-
-
-def _seconds(
-    kind: str, c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, setting: Setting, per_sm: Any
-) -> Any:
-    """The time of all groups by the performance model. setting: alignments; the rest is found here."""
-    high, wide = (getattr(c, name) if name in c.names else 1 for name in ("cluster_m", "cluster_n"))
-    clusters = _lines_of_tiles(typical.m, c.m * high, groups) * ceil_div(typical.n, c.n * wide)
-    blocks = np.ceil(groups.count * clusters) * high * wide
-    work = work_of(kind, c, typical, replace(setting, blocks=blocks, k_tiles=ceil_div(typical.k, c.k)))
-    moved_bytes = groups.count * typical.compulsory_bytes
-    together, alone = (
-        predict_seconds(
-            work,
-            spec,
-            blocks_per_sm=np.broadcast_to(per_sm, len(c)),
-            dram_bytes=of_dram,
-            wavefront_clocks=CORRECTED_WAVEFRONT_CLOCKS,
-        )
-        for of_dram in (np.full(len(c), float(moved_bytes)), np.zeros(len(c)))
-    )
-    return together + _TIE * alone
-
-
-def _lines_of_tiles(rows: int, tile: Any, groups: Groups) -> Any:
-    """Rows of tiles of an average group. Ragged ones end anywhere inside their last tile; those of equal sizes do not.
-    The host knows neither, so that the mean of the two counts."""
-    whole = ceil_div(rows, tile)
-    if groups.along == "k":
-        return whole
-    return (whole + np.maximum(1.0, rows / tile + 0.5)) / 2
 
 
 def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:

@@ -18,15 +18,12 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels import wgmma
-from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import reads_orders, tma_stores
-from tilewright.model.time import predict_seconds
-from tilewright.planning.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.candidates import (
     CLUSTERS_ALONG_K,
     CLUSTERS_OF_PIECES,
@@ -35,31 +32,25 @@ from tilewright.planning.candidates import (
     families_for,
     leaves_first,
     other_options,
-    promising,
     promoted,
     table_of,
     with_options,
     with_simt_options,
 )
-from tilewright.planning.correction import FITTED_FOR, fit_for
-from tilewright.planning.cost import (
-    MORE_LAUNCHES_SECONDS,
-    Around,
-    few_rows,
-    moving,
-    packing_seconds,
-    plan_seconds,
-    shared_factor,
-)
+from tilewright.planning.cost.correction import FITTED_FOR, fit_for
+from tilewright.planning.cost.gemv import gemv_plan_seconds
+from tilewright.planning.cost.groups import several_seconds
+from tilewright.planning.cost.launches import Around, moving, packing_seconds
+from tilewright.planning.cost.plans import plan_seconds
+from tilewright.planning.cost.promising import promising
+from tilewright.planning.cost.warp_terms import least_seconds
+from tilewright.planning.cost.wgmma_terms import reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
-from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
-from tilewright.planning.wgmma_cost import reads_pieces
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import BLOCK
-from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
 
 
@@ -263,9 +254,8 @@ def ranked(
 
 def _may_pay(way: Packing, gemm: Gemm, spec: DeviceSpec, count: int) -> bool:
     """Whether a launch that packs operands of FMA kernels may take less than it wins."""
-    most = max(gemm.flops / (1e12 * spec.peak_fp32_tflops), float(moving(gemm.compulsory_bytes, spec, 0)))
-    packed = way._replace(tile_multiples=False)
-    return not way.packed or packing_seconds("simt", None, gemm, spec, packed, count) <= _MOST_PACKED * count * most
+    packing = packing_seconds("simt", None, gemm, spec, way._replace(tile_multiples=False), count)
+    return not way.packed or packing <= _MOST_PACKED * count * least_seconds(gemm, spec)
 
 
 _MOST_PACKED = 0.25
@@ -422,8 +412,7 @@ def estimate_us(
         skinny = skinny_for(gemm, alignment, None, stack, parts=kernel.split_k)
         if skinny is None:
             return inf
-        shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
-        return shared * (skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6)
+        return 1e6 * gemv_plan_seconds(skinny.config, gemm, spec, count)
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)
     around = Around(packing, alignment.a, alignment.b, alignment.c, count)
@@ -444,32 +433,12 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
 
 
 def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[float, PlanConfig]]:
-    """Plans for problems that one launch computes with their estimated microseconds, best first. Their blocks share the
-    SMs, and the longest sum is the least that it takes."""
+    """Plans for problems that one launch computes with their estimated microseconds, best first."""
     found: list[tuple[float, PlanConfig]] = []
-    first = gemms[0]
-    moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
-    for kind, c in candidates(first, spec).items():
+    for kind, c in candidates(gemms[0], spec).items():
         if kind == "wgmma":
             continue  # wherever each of them begins
-        per_sm = blocks_per_sm(kind, c, first, spec)
-        k_tiles = np.stack([ceil_div(gemm.k, c.k) for gemm in gemms])
-        tiles = np.stack([ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) for gemm in gemms])
-        blocks = np.maximum(1, tiles.sum(axis=0))
-        alike = Setting(blocks, ceil_div((tiles * k_tiles).sum(axis=0), blocks))
-        longest = Setting(np.ones_like(blocks), k_tiles.max(axis=0))
-        seconds = np.zeros(len(c))
-        for setting in (alike, longest):
-            work = work_of(kind, c, first, setting)
-            time = predict_seconds(
-                work,
-                spec,
-                blocks_per_sm=np.maximum(1, per_sm),
-                dram_bytes=moved_bytes,
-                wavefront_clocks=CORRECTED_WAVEFRONT_CLOCKS,
-            )
-            seconds = np.maximum(seconds, time)
-        fits: Any = np.flatnonzero(per_sm)
-        kernels = rows_of(kind, c, fits)
-        found += [(us, PlanConfig(one)) for us, one in zip((seconds[fits] * 1e6).tolist(), kernels, strict=True)]
+        us = 1e6 * several_seconds(kind, c, gemms, spec)
+        fits: Any = np.flatnonzero(np.isfinite(us))
+        found += zip(us[fits].tolist(), map(PlanConfig, rows_of(kind, c, fits)), strict=True)
     return sorted(found, key=lambda entry: entry[0])

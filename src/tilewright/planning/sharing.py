@@ -12,7 +12,7 @@ from tilewright.kernels import simt
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.spaces import simt_streams, with_cluster_k
 from tilewright.kernels.wgmma_steps import tma_stores
-from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 

@@ -12,11 +12,10 @@ from tilewright.dtypes import F32, FP8_FORMATS, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
-from tilewright.kernels.gemv_fit import NOMINAL, Facts, fitting, sm_seconds
+from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
-from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.cost import reduction_seconds
+from tilewright.planning.cost.gemv import gemv_seconds, read_seconds, sm_seconds
 from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import PLAIN
@@ -38,14 +37,6 @@ _BLOCKS_PER_SM = (0.5, 1, 2, 3)
 
 _STEPS_OF_TIME = 20
 """Times whose logarithms, this many times, round to one number are taken as equal: some 5 %."""
-
-_OVERLAP = 4
-"""How memory and the SMs overlap: the power in which their times are added. Both at once are 1.19 times one."""
-
-
-_AS_MEASURED = {2: {1: 0.93, 2: 1.0, 4: 1.35, 8: 1.5, 16: 1.5}, 4: {1: 0.92, 2: 0.94, 4: 1.0, 8: 1.4, 16: 1.3}}
-"""Measured over estimated time without the start, by bytes of an element and rows of the kernel: medians of 60 drawn
-layers on the H200. Several rows take more instructions than are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +84,6 @@ class Skinny:
         return "gemv" + (f", k in {self.parts} parts" if self.parts > 1 else "")
 
 
-def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) -> float:
-    """About how long it takes for a problem, or `count` of them: the time of memory and that of the busiest SM, and of
-    the sum of parts."""
-    busy = sm_seconds(skinny.config, gemm, spec, count=count)
-    total = LAUNCH_SECONDS + _together(gemm, busy, spec, count) * _AS_MEASURED[gemm.dtype.bytes][skinny.config.rows]
-    return 1e6 * (total if skinny.whole else total + float(reduction_seconds(gemm, gemm, spec, skinny.parts)))
-
-
-def _together(gemm: Gemm, busy: float, spec: DeviceSpec, count: int) -> float:
-    """The time of memory and that of the busiest SM, overlapped."""
-    return overlapped(dram_seconds(gemm, spec, count), busy)
-
-
-def dram_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
-    """What memory takes for `count` problems."""
-    return count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-
-
-def overlapped(dram: float, busy: float) -> float:
-    """Seconds in which memory and the SMs work beside each other."""
-    total: float = (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
-    return total
-
-
 def skinny_for(
     gemm: Gemm, alignment: Alignment, spec: DeviceSpec | None, stack: Stack | None = None, *, parts: int = 0
 ) -> Skinny | None:
@@ -144,7 +111,7 @@ def skinny_for(
     blocks = ceil_div(many, whole.config.outputs_of_block(k_major=is_k_major(gemm)))
     splits = {round(share * spec.sm_count / blocks) for share in _BLOCKS_PER_SM}
     shaped = (_shaped(exact, alignment, stack, split) for split in sorted(splits) if 1 < split <= gemm.k // _LEAST_PART)
-    return min((whole, *(one for one in shaped if one)), key=lambda one: estimate_us(exact, one, spec))
+    return min((whole, *(one for one in shaped if one)), key=lambda one: gemv_seconds(one.config, exact, spec))
 
 
 @lru_cache(maxsize=4096)
@@ -158,9 +125,8 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
 
     def rank(one: GemvConfig) -> tuple[int, int, float]:
         """Of kernels that are about as fast the one whose blocks read the skinny operand least often."""
-        seconds = sm_seconds(one, gemm, NOMINAL, count=count)
-        told = round(_STEPS_OF_TIME * log(_together(gemm, seconds, NOMINAL, count)))
-        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), seconds
+        told = round(_STEPS_OF_TIME * log(read_seconds(one, gemm, count=count)))
+        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), sm_seconds(one, gemm, count=count)
 
     best = min(candidates, key=rank)
     parts = best.parts(gemm)

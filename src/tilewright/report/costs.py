@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.samples import Request, Side, WorstRequests
@@ -70,7 +71,7 @@ class Cost(Amounts):
         """Clocks of one SM's tensor cores, at least, if that SM ran all the blocks; 0 where it has none for these."""
         if not self.multiply_adds:
             return 0.0
-        rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, gemm.accumulate.name)
+        rate = tensor_rate(gemm, spec)
         return 2 * self.multiply_adds / rate if rate else 0.0
 
     def fma_clocks(self, spec: DeviceSpec) -> float:

@@ -20,12 +20,13 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
-from tilewright.planning.correction import Trees, fit_for
-from tilewright.planning.exchange import exchange_clocks, parts_of
+from tilewright.planning.cost.correction import Trees, fit_for
+from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.values import Applied, inside
 
@@ -162,7 +163,7 @@ def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
 
 def mma_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
     """Clocks of the MMAs of a k tile, of all products."""
-    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
+    rate = tensor_rate(gemm, spec)
     return len(gemm.products) * 2.0 * c.m * c.n * (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes) / rate * at.mma
 
 
@@ -345,7 +346,7 @@ def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
     if gemm.pieces is None:
         return False
     flops = len(gemm.products) * 2.0 * gemm.m * gemm.n * gemm.k
-    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") * spec.sm_count * spec.tensor_clock_mhz * 1e6
+    rate = tensor_rate(gemm, spec) * spec.sm_count * spec.tensor_clock_mhz * 1e6
     return flops / rate < gemm.compulsory_bytes / (spec.dram_gb_per_s * 1e9)
 
 

@@ -128,7 +128,7 @@ FP8_FIT = "wgmma_fp8"
 @cache
 def fitted(kind: str) -> Fit:
     """The fit that is shipped by a name, of a family or `FP8_FIT`; an empty one where there is none."""
-    file = resources.files("tilewright.planning").joinpath(f"{kind}_fit.json")
+    file = resources.files("tilewright.planning.cost").joinpath(f"{kind}_fit.json")
     if not file.is_file():
         return Fit({})
     told = json.loads(file.read_text(encoding="utf-8"))

@@ -14,66 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
-from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
-from tilewright.kernels.block_work import Setting
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_steps import reads_orders
-from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
-from tilewright.planning import simt_features, wgmma_cost
-from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
-from tilewright.planning.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
-from tilewright.planning.exchange import exchange_clocks, filled_sms, parts_of, shared_out, streams_k
-from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
-from tilewright.planning.simt_features import Busiest
-from tilewright.planning.wgmma_cost import Timed
+from tilewright.planning.cost import simt_features, wgmma_terms
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
+from tilewright.planning.cost.exchange import parts_of, streams_k
+from tilewright.planning.cost.launches import (
+    MORE_LAUNCHES_SECONDS,
+    Around,
+    Sizes,
+    finishing_seconds,
+    moving,
+    packing_seconds,
+    reduction_seconds,
+)
+from tilewright.planning.cost.simt_features import Busiest
+from tilewright.planning.cost.warp_terms import kernels_timed
+from tilewright.planning.cost.wgmma_terms import Timed
+from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.units import ceil_div, round_up
-
-_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40}
-"""What is left of the speed of an mma.sync kernel whose copies are so many bytes wide, which the model takes for faster
-than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element."""
-
-SLOW_B = 1.03
-"""How much longer than by the model SIMT kernels take that transpose B on its way through shared memory, but for the
-time that memory takes. Measured on the H200 in f32, B column-major: 4096^3 takes 2793 us, and 2673 where B was
-transposed before; with tiles of 256 x 128, 2819 and 2719. By the model it is 1.9 %
-(benchmarks/results/plans_h200.json)."""
-
-_EDGES, _ODD_EDGES = 1.035, 1.1
-"""And how much longer where edges are guarded, and where rows of C are stored element by element, guarded or not.
-Measured on the H200: 4000^3, 250 k tiles, 2705 us, and 4096^3 2674 for 256; an odd ldc: see `pads_to_tiles`."""
-
-_FAR_BYTES = 256 << 10
-"""Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.3 ms as it lies,
-and 25.4 where B was transposed, beside the pre-pass. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these
-nothing was measured."""
-
-MORE_LAUNCHES_SECONDS = 1e-6
-"""What each further launch costs beside its time on the GPU. The host takes 5 us for it (measured on the H200's host
-with cuda.core), and is mostly ahead of the GPU; in a graph it costs nothing."""
-
-_PACKING_LAUNCH_SECONDS = 2.5e-6
-"""And a launch that packs operands, or makes pieces or codes of them: the kernel behind it waits for all of it."""
-
-_PACKED_EARLY_SECONDS = 0.6e-6
-"""What less than other launches one takes that packs operands, measured in graphs on an H200: 48 problems of 1 to 30 us
-took 1.4 us beside the kernel and the bytes that move, where others take 2 (benchmarks/choice_sweep.py)."""
-
-_BETWEEN = 0.955
-"""Of the clocks of a SIMT kernel whose copies lie between its k steps, where it transposes both operands on their way:
-0.947 to 0.957 in six kernels of 128 x 128 and 96 x 128 without edges (H100). Stores in a row hold up a warp for four
-clocks each; of an operand that is not transposed there are a quarter as many."""
-
-_IDLE = 0.05
-"""How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
-
-_IN_A_ROW = 1.5e-6
-"""What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
-less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
+from tilewright.units import ceil_div
 
 _MOST_COPIES = 64
 """Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
@@ -83,61 +48,6 @@ with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimat
 CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
 tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """m, n, k of a problem as each kernel finds it: padded to multiples of its tile, or as it is."""
-
-    m: Column
-    n: Column
-    k: Column
-
-    @classmethod
-    def of(cls, gemm: Gemm, c: Any, packing: Packing) -> Sizes:
-        if not packing.tile_multiples:
-            return cls(gemm.m, gemm.n, gemm.k)
-        return cls(round_up(gemm.m, c.m), round_up(gemm.n, c.n), round_up(gemm.k, c.k))
-
-    def at(self, rows: Any) -> tuple[Column, Column, Column]:
-        """m, n and k of some kernels."""
-        m, n, k = (np.asarray(one) for one in (self.m, self.n, self.k))
-        return (m[rows], n[rows], k[rows]) if m.ndim else (self.m, self.n, self.k)
-
-    def tiles(self, c: Any) -> Column:
-        """Tiles of C."""
-        return ceil_div(self.m, c.m) * ceil_div(self.n, c.n)
-
-    def compulsory_bytes(self, gemm: Gemm) -> Column:
-        """Each operand read once and the result written once; read as well where beta is not 0."""
-        result = self.m * self.n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
-        return (self.m * self.k + self.k * self.n) * gemm.dtype.bytes + result
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What surrounds a kernel: the packing before it, alignments in bytes of A, B and C, problems of a batch."""
-
-    packing: Packing
-    a_bytes: int
-    b_bytes: int
-    c_bytes: int
-    count: int
-
-    def row_bytes(self, name: str) -> int:
-        """What the kernel may assume of the rows of A, or of B."""
-        lies = self.a_bytes if name == "A" else self.b_bytes
-        return TMA_BYTES if name in self.packing.packed else min(lies, TMA_BYTES)
-
-    @property
-    def loads_bytes(self) -> int:
-        """What the kernel may assume of the rows of A and B."""
-        return min(self.row_bytes("A"), self.row_bytes("B"))
-
-    @property
-    def stores_bytes(self) -> tuple[int, int]:
-        """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
-        return TMA_BYTES if self.packing.tile_multiples else self.c_bytes, TMA_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +90,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     read = behind_packing(gemm, kind, packing)
     timed: Timed | Busiest
     if kind == "wgmma":
-        timed = wgmma_cost.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
+        timed = wgmma_terms.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
         fits = blocks_per_sm(kind, c, read, spec) > 0
         if not reads_orders(gemm):
             fits = fits & wgmma.reads(c, read)
@@ -254,14 +164,6 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     return float(np.exp(trees.logarithms(trees.ranks(problem_features(read, count), 1)))[0])
 
 
-def few_rows(gemm: Gemm) -> Gemm:
-    """The problem, or its transpose, whose result has no more rows than columns: to GEMV kernels they are the same."""
-    if gemm.m <= gemm.n:
-        return gemm
-    a, b = gemm.b.other, gemm.a.other
-    return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
-
-
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     """What the trees ask about that know a problem alone."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
@@ -300,7 +202,7 @@ def _ranks_of(
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
-            told.append(wgmma_cost.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+            told.append(wgmma_terms.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
             each = one.timed.at(rows), us, behind
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
@@ -347,9 +249,9 @@ def features(
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated, of
     which `finishing` behind the kernel. busiest: of kernels of warps."""
     if busiest is None:
-        timed = wgmma_cost.timed(c, read, spec, sizes, count)
-        sized = wgmma_cost.sized_features(c, read, spec, sizes, timed, seconds, count)
-        return stacked((*wgmma_cost.class_features(c, read, spec), *sized), len(c))
+        timed = wgmma_terms.timed(c, read, spec, sizes, count)
+        sized = wgmma_terms.sized_features(c, read, spec, sizes, timed, seconds, count)
+        return stacked((*wgmma_terms.class_features(c, read, spec), *sized), len(c))
     sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, (busiest, seconds, finishing), count)
     return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
 
@@ -412,89 +314,23 @@ def _sized_features(
     )
 
 
-def kernels_timed(
-    kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes
-) -> tuple[Any, Busiest]:
-    """Seconds of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction; and what the
-    busiest SM does. read: behind the packing."""
-    per_sm = blocks_per_sm(kind, c, read, spec)
-    together = np.maximum(1, per_sm)
-    blocks, steps = shared_out(c, sizes.tiles(c), ceil_div(sizes.k, c.k), spec.sm_count * together, around.count)
-    parts = c.split_k > 1
-    whole_bytes, part_bytes = around.stores_bytes
-    stores = np.where(parts, part_bytes, whole_bytes)
-    setting = Setting(
-        blocks=blocks,
-        k_tiles=steps,
-        aligned_bytes=around.loads_bytes,
-        result_bytes=stores,
-        out_bytes=np.where(parts, F32.bytes, read.out.bytes),
-    )
-    stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
-    sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count  # the other fits know none but these
-    most = np.ceil(blocks / sms)
-    clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
-    exchange = exchange_clocks(c, together)
-    clocks = clocks + np.ceil(blocks / (sms * together)) * exchange
-    idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
-    moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
-    if kind == "simt" and read.a is Order.ROW and read.b is Order.COL:
-        clocks = clocks * np.where(c.interleaved_copies, _BETWEEN, 1.0)
-    clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
-    seconds = np.maximum(clocks / clock_hz, moved_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
-    if kind == "mma":
-        seconds = (
-            LAUNCH_SECONDS - _IN_A_ROW + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
-        )
-    else:
-        seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
-    at_once = np.maximum(1, np.minimum(together, most))
-    return np.where(per_sm > 0, seconds, np.inf), Busiest(blocks, most, at_once, steps, step, ends, exchange)
+_FUNCTION_K = 400
+"""Elements of k whose MMAs take as long as the function of two sums."""
 
 
-def _simt_share(c: Any, read: Gemm, sizes: Sizes, stores: Column) -> Any:
-    """By how much longer SIMT kernels take than by the model, but for the time that memory takes."""
-    far = (read.b is Order.COL) | (np.maximum(read.ldb, sizes.n) * read.dtype.bytes >= _FAR_BYTES)
-    whole = (sizes.m % c.m == 0) & (sizes.n % c.n == 0) & (sizes.k % c.k == 0)
-    edges = np.where(stores < TMA_BYTES, _ODD_EDGES, np.where(whole, 1.0, _EDGES))
-    return np.where(far, SLOW_B, 1.0) * edges - 1
+def combining_us(wide: Gemm, spec: DeviceSpec) -> float:
+    """Microseconds of a function of two sums, where nothing hides it. wide: the product of both."""
+    rate = tensor_rate(wide, spec)
+    return _FUNCTION_K * 2 * wide.m * wide.n / (rate * spec.sm_count * spec.tensor_clock_mhz) if rate else 0.0
 
 
-def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Packing, count: int = 1) -> Any:
-    """Of the launch that packs operands, of each of `count` problems."""
-    sizes = Sizes.of(gemm, c, packing)
-    elements: Any = 0
-    length = {"m": sizes.m, "n": sizes.n, "k": sizes.k}
-    for name in packing.packed:
-        operand = gemm.operand(name)
-        elements = elements + length[operand.strided] * length[operand.contiguous]
-    size_bytes = 2 * count * elements * gemm.dtype.bytes
-    more = -_PACKED_EARLY_SECONDS if spec.compute_capability == FITTED_FOR else _PACKING_LAUNCH_SECONDS
-    return moving(size_bytes, spec, bool(packing.packed)) + bool(packing.packed) * more
+_BEHIND_ESTIMATES = 1.23
+"""Times that products of pieces take of what is estimated, at most, beside the time of reading the pieces, which is as
+estimated: f32 arithmetic is as fast as its estimate. H200, NT, estimated and measured TFLOP/s with the pieces side by
+side along k: bf16x6 104 and 94 at 4096^3, 118 and 98 at 8192^3, bf16x9 79 and 64 there, tf32x3 125 and 103."""
 
 
-def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
-    """Of the launch that adds up the parts of split-K, or of the one that clears the flags of stream-K."""
-    found = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
-    return found + streams_k(c) * launch_seconds(spec)
-
-
-def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:
-    """Of the launch that adds up the parts of split-K, or takes C from a padded result."""
-    return moving((parts * F32.bytes + gemm.out.bytes) * sizes.m * sizes.n, spec, 1)
-
-
-def launch_seconds(spec: DeviceSpec) -> float:
-    """Of a kernel with dependent launch, where the device has it."""
-    return LAUNCH_SECONDS - (EARLY_SECONDS if spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH] else 0.0)
-
-
-def around_us(size_bytes: int, spec: DeviceSpec, *, packs: bool = False) -> float:
-    """Microseconds of one launch around a product, with what a further launch costs. packs: it copies operands."""
-    more = _PACKING_LAUNCH_SECONDS if packs else MORE_LAUNCHES_SECONDS
-    return 1e6 * (float(moving(size_bytes, spec)) + more)
-
-
-def moving(size_bytes: Any, spec: DeviceSpec, launches: int = 1) -> Any:
-    """Of launches that only move bytes; what lies in L2 is no faster than memory for so simple a kernel."""
-    return launches * launch_seconds(spec) + size_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+def most_us_of_pieces(estimated_us: float, pieces: Gemm, spec: DeviceSpec) -> float:
+    """What a product of pieces takes at most, by its estimate. pieces: the product."""
+    reading_us = min(estimated_us, 1e6 * float(moving(pieces.compulsory_bytes, spec, 0)))
+    return reading_us + _BEHIND_ESTIMATES * (estimated_us - reading_us)

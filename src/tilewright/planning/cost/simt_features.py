@@ -15,8 +15,8 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.simt import copied_by_registers, registers_of, shared_bytes
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.layout.banks import SECTOR_BYTES
-from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.exchange import filled_sms, parts_of, streams_k
+from tilewright.planning.cost.block_clocks import blocks_per_sm
+from tilewright.planning.cost.exchange import filled_sms, parts_of, streams_k
 from tilewright.planning.packing import TMA_BYTES
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import KIB, ceil_div

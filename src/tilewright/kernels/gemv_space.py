@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.device.catalog import device
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
-from tilewright.kernels.gemv_body import STAGE_UNROLL
 from tilewright.kernels.skinny import few_order, is_k_major
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
-
-NOMINAL = device("H200")
-"""The device for which the shape of a kernel is chosen, so that it is the same on every one."""
 
 _LOADS, _NARROW_LOADS = 8, 16
 """Loads of a lane in flight: of 8 bytes or more, and narrower ones. 16 warps x 32 lanes x 8 x 16 bytes are 64 KiB of an
@@ -28,18 +23,12 @@ _CHUNK_FLOATS = 8192
 _SEGMENT_BYTES = 64
 """Neighbouring bytes that the lanes of a warp read of one line of an MN-major matrix, at least: two sectors."""
 
-_LATENCY = 2.5
-"""Latency of memory under load, by that of a single access: 64 KiB in flight of an SM ask for all of its bandwidth."""
-
 _BESIDE_REGISTERS = 32
 """Of a thread, for addresses, counters and guards. Registers of twelve kernels, compiled for sm_90a, lie within 40 of
 this estimate."""
 
 _MOST_FACTORS = 32
 """Values of the skinny operand that the compiler loads ahead, at most."""
-
-_ISSUED_BESIDE = 6.0
-"""Instructions of a lane for each load of the long matrix: the load, its address and guard, zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,31 +127,3 @@ def blocks_that_fit(config: GemvConfig, gemm: Gemm, spec: DeviceSpec) -> int:
         spec.max_shared_bytes_per_block // (shared_bytes(config, gemm) + 1024),
         2048 // config.threads,
     )
-
-
-def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *, count: int = 1) -> float:
-    """How long the busiest SM takes for its share of `count` problems. spec: by default that of an H200."""
-    spec = spec or NOMINAL
-    clock_hz, k_major = spec.boost_clock_mhz * 1e6, is_k_major(gemm)
-    many = max(gemm.m, gemm.n)
-    outputs = config.outputs_of_block(k_major=k_major)
-    blocks = ceil_div(many, outputs) * config.parts(gemm) * count
-    part_k = min(config.part_of_k(gemm), gemm.k)
-    loads = outputs * part_k / config.width  # of lanes, for a block
-    # The skinny operand comes from the L2, where each byte costs less than one of memory.
-    block_bytes = (outputs + config.rows / 4) * part_k * gemm.dtype.bytes
-    room = blocks_that_fit(config, gemm, spec)
-    busiest = ceil_div(blocks, spec.sm_count)
-    together = max(1, min(room, busiest))
-    latency = _LATENCY * spec.dram_latency_clk / clock_hz
-    in_flight = together * min(
-        config.threads * config.steps * config.outputs * config.width * gemm.dtype.bytes, block_bytes
-    )
-    rate = min(in_flight / latency, spec.l2_bytes_per_clk_per_sm * clock_hz)
-    issued = config.width * (config.rows + (gemm.dtype is not F32)) + _ISSUED_BESIDE
-    issue = busiest * loads * issued / WARP_THREADS / (spec.schedulers_per_sm * clock_hz)
-    pieces = config.rows * config.chunk // (config.threads * config.few_width)
-    fetches, chunks = ceil_div(pieces, STAGE_UNROLL), ceil_div(part_k, config.chunk)
-    # What a block waits for, one after the other: the skinny operand of each chunk, C. Other blocks multiply meanwhile.
-    chain = ceil_div(busiest, together) * latency * (1 + fetches * chunks)
-    return 2 * latency + max(busiest * block_bytes / rate, issue, chain)

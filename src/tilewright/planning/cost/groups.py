@@ -1,0 +1,108 @@
+"""How long products of several sizes take that one launch computes: groups whose ends lie on the GPU, and groups that
+the host knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.model.time import predict_seconds
+from tilewright.planning.cost.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
+from tilewright.planning.cost.launches import Around
+from tilewright.planning.cost.plans import plan_seconds
+from tilewright.planning.packing import TMA_BYTES, Alignment, Packing
+from tilewright.planning.stack import Groups
+from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
+
+_SMALL_GROUP, _ROWS = 256, 128
+"""Rows of a group up to which its last tile counts for much; of larger groups, that count as equal."""
+
+_CLUSTERED = 0.015
+"""What clusters of two take longer in large groups than the estimates of plain products say. H200, 8 groups of 1024 and
+of 5 to 3000 rows, 128 x 192 and 128 x 176 in ping-pong: as measured in turn, those along n took 0 to 4 % more than
+single blocks in bf16, -0.1 to 1 % in FP8, along m 0.3 to 2 and 0.3 to 1; estimates put them level (record 0065)."""
+
+_TIE, _WASTED = 0.05, 0.02
+"""How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
+have: of kernels that wait for memory alike, the one is chosen that asks the SMs for less."""
+
+
+def tma_groups_seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, result_bytes: int) -> Any:
+    """Of kernels of wgmma, of groups of which `typical` is one. result_bytes: that rows of C are multiples of."""
+    around = Around(Packing(), TMA_BYTES, TMA_BYTES, result_bytes, groups.count)
+    seconds = sum(
+        share * plan_seconds("wgmma", [(c, around)], one, spec)[0] * (1 + _WASTED * _rows_asked(c, one) / one.m)
+        for share, one in _sizes_of(typical, groups.along)
+    )
+    if groups.along == "m" and typical.m > _SMALL_GROUP:
+        seconds = seconds * np.where(c.cluster_m * c.cluster_n > 1, 1 + _CLUSTERED, 1.0)
+    return seconds
+
+
+def _sizes_of(typical: Gemm, along: str) -> tuple[tuple[float, Gemm], ...]:
+    """What a kernel of wgmma is chosen for, and with which weight: products of as many groups, all of the average size.
+    Small groups may end with a tile, in groups of equal sizes, or anywhere inside their last one. Of 22 kernels for
+    bf16 on an H100 the two that are estimated best for 8 groups of 1024 rows were the fastest, 1.026 and 1.033 of
+    PyTorch, and so was the one for groups of 5 to 3000 rows, 1.048."""
+    if along == "k":
+        return ((1.0, typical),)
+    if typical.m > _SMALL_GROUP:  # and a few tokens more make no other kernel
+        rows = round(typical.m / _ROWS) * _ROWS
+        return (0.75, replace(typical, m=rows)), (0.25, replace(typical, m=rows + _ROWS))
+    return (0.75, typical), (0.25, replace(typical, m=typical.m + typical.m // 8 + 1))
+
+
+def _rows_asked(c: Columns, one: Gemm) -> Any:
+    """Rows of the tiles of a group, with those that it does not have."""
+    return ceil_div(one.m, c.m * c.cluster_m) * (c.m * c.cluster_m)
+
+
+def groups_seconds(kind: str, c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> Any:
+    """Of persistent kernels of warps, by the performance model."""
+    tiles = _lines_of_tiles(typical.m, c.m, groups) * ceil_div(typical.n, c.n)
+    setting = Setting(
+        np.ceil(groups.count * tiles), ceil_div(typical.k, c.k), min(alignment.a, alignment.b), alignment.c
+    )
+    moved_bytes = float(groups.count * typical.compulsory_bytes)
+    together, alone = (_seconds(kind, c, typical, spec, setting, of_dram) for of_dram in (moved_bytes, 0.0))
+    return together + _TIE * alone
+
+
+def _lines_of_tiles(rows: int, tile: Any, groups: Groups) -> Any:
+    """Rows of tiles of an average group. Ragged ones end anywhere inside their last tile; those of equal sizes do not.
+    The host knows neither, so that the mean of the two counts."""
+    whole = ceil_div(rows, tile)
+    if groups.along == "k":
+        return whole
+    return (whole + np.maximum(1.0, rows / tile + 0.5)) / 2
+
+
+def several_seconds(kind: str, c: Columns, gemms: Sequence[Gemm], spec: DeviceSpec) -> Any:
+    """Of kernels of warps that compute problems of one class together; infinite where a block does not fit on an SM.
+    Their blocks share the SMs, and the longest sum is the least that it takes."""
+    k_tiles = np.stack([ceil_div(gemm.k, c.k) for gemm in gemms])
+    tiles = np.stack([ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) for gemm in gemms])
+    blocks = np.maximum(1, tiles.sum(axis=0))
+    alike = Setting(blocks, ceil_div((tiles * k_tiles).sum(axis=0), blocks))
+    longest = Setting(np.ones_like(blocks), k_tiles.max(axis=0))
+    moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
+    first = gemms[0]
+    seconds = [_seconds(kind, c, first, spec, setting, moved_bytes) for setting in (alike, longest)]
+    return np.where(blocks_per_sm(kind, c, first, spec) > 0, np.maximum(*seconds), np.inf)
+
+
+def _seconds(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, setting: Setting, moved_bytes: float) -> Any:
+    return predict_seconds(
+        work_of(kind, c, gemm, setting),
+        spec,
+        blocks_per_sm=np.maximum(1, blocks_per_sm(kind, c, gemm, spec)),
+        dram_bytes=moved_bytes,
+        wavefront_clocks=CORRECTED_WAVEFRONT_CLOCKS,
+    )

@@ -26,7 +26,7 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
-from tilewright.kernels.work import rows_begin_at
+from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.planning.cost.correction import FITTED_FOR
@@ -320,7 +320,7 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     a longer ring, or more of it; of which row each of these is."""
     sides = _sides(gemm)
     less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    more = c.in_table(("more staged", *sides), lambda kept: _twice_staged(kept, gemm))
+    more = c.in_table(("more staged", *sides), lambda kept: _more_staged(kept, gemm))
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     ordered = (option & 2 > 0) | (c.persistent[row] == 0)
     worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
@@ -349,22 +349,36 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
     return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages))
 
 
-def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
-    """Persistent kernels with two epilogue stages in the place of one, of rows as long as a swizzle atom where that
-    leaves a ring of four, and the ring that is left. Where sums are short, C takes most of the time: ping-pong 128 x
-    192 with two stages of 32 columns and a ring of four takes 0.90 to 1.02 of the time with one and five, 0.96 in the
-    mean of five problems; and of 128 x 128 two stages of 64 take 0.84 to 1.0 of two of 32, 0.92 in the mean of seven
-    batches (H200)."""
-    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
-    more = _with_two_stages(c, np.minimum(atom, c.n), gemm)
-    longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
-    less = _with_two_stages(c, longer, gemm)
-    names, deep = ("subtile", "stages"), more.stages > LEAST_RING
-    more = more.with_columns(**{name: np.where(deep, getattr(more, name), getattr(less, name)) for name in names})
+def _more_staged(c: Columns, gemm: Gemm) -> Columns:
+    """Persistent kernels that stage more of C, and the ring that is left; worth: whether they do."""
+    more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
     grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
-    return more.with_columns(worth=grown & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+    return more.with_columns(worth=grown & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
 
 
-def _with_two_stages(c: Columns, subtile: Any, gemm: Gemm) -> Columns:
-    more = c.with_columns(subtile=subtile, subtile_stages=np.full(len(c), 2, dtype=np.int64))
-    return more.with_columns(stages=wgmma.deepest_ring(more, more.blocks, gemm))
+def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
+    """With two epilogue stages in the place of one, of rows as long as a swizzle atom where that leaves a ring of four.
+    Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32 columns and a ring of four
+    takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems; two stages of 64 take 0.90 to
+    1.11 of two of 32, 0.99 in the mean of 49 pairs of kernels of four batches (H200)."""
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    more = _with_stages(c, np.minimum(atom, c.n), 2, gemm)
+    longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
+    less = _with_stages(c, longer, 2, gemm)
+    deep = more.stages > LEAST_RING
+    return more.with_columns(
+        subtile=np.where(deep, more.subtile, less.subtile), stages=np.where(deep, more.stages, less.stages)
+    )
+
+
+def _whole_rows(c: Columns, gemm: Gemm) -> Columns:
+    """With all of a tile in one stage, where its rows are of whole swizzle atoms: warps store them (`wgmma_steps`), so
+    that they meet others in two sectors."""
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    return _with_stages(c, np.where(c.n % atom == 0, c.n, c.subtile), 1, gemm)
+
+
+def _with_stages(c: Columns, subtile: Any, count: int, gemm: Gemm) -> Columns:
+    """With so many epilogue stages of so many columns, and the deepest ring beside them, or one stage."""
+    more = c.with_columns(subtile=subtile, subtile_stages=np.full(len(c), count, dtype=np.int64))
+    return more.with_columns(stages=np.maximum(1, wgmma.deepest_ring(more, more.blocks, gemm)))

@@ -152,7 +152,8 @@ class Vectorize(Step):
     """for i in 8: A_frag[i] <- A_tile[k, i]   ->   for v in 2: A_frag[4v .. 4v+3] <- A_tile[k, 4v .. 4v+3]
 
     `target` is a register tile (its load), "C" (the store of the result), or the shared tile of a result whose rows
-    warps store. The copy of another shared tile has its vector width in Distribute. Where alignment is not known the lowered variant falls back to single elements by itself.
+    warps store. The copy of another shared tile has its vector width in Distribute. Where alignment is not known the
+    lowered variant falls back to single elements by itself.
 
     Lanes of a matrix instruction hold two neighbours of C. For eight of 2 bytes a quad shuffle transpose exchanges
     words of four lanes, so that each stores a whole row of a fragment; a thread needs a multiple of four fragments

@@ -76,5 +76,8 @@ def test_a_result_leaves_first_where_the_l2_does_not_hold_it() -> None:
     large, odd, parts = (Gemm(8192, n, 512, BF16, out=BF16) for n in (8192, 8191, 8192 + 32))
     small = Gemm(1024, 1024, 512, BF16, out=BF16)
     assert [str(leaves_first(staged, gemm)) for gemm in (large, odd, parts, small)] == ["C", "", "", ""]
-    assert str(leaves_first(alone, large)) == str(leaves_first(narrow, large)) == "" and str(leaves_first(staged, small, count=64)) == "C"
+    assert (
+        str(leaves_first(alone, large)) == str(leaves_first(narrow, large)) == ""
+        and str(leaves_first(staged, small, count=64)) == "C"
+    )
     assert str(leaves_first(staged, Gemm(256, 1 << 18, 512, BF16, out=BF16))) == "BC"

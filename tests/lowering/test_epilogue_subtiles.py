@@ -9,17 +9,29 @@ from typing import Any
 
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import BF16, E4M3, F16, F32, TF32, DType
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import FenceProxy, StoreMatrices, TeamBarrier, TmaStore, WaitStores
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Variant
 from tilewright.ir.program import RasterOrder, Route
 from tilewright.ir.stmt import Body, Move, Stmt
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.layout.epilogue import default_subtile, subtile_layout
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
-from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Relayout, Schedule, Specialize, Stage, Transfer
+from tilewright.schedule import (
+    Cluster,
+    Persist,
+    Pipeline,
+    Raster,
+    Relayout,
+    Schedule,
+    Specialize,
+    Stage,
+    Transfer,
+    Vectorize,
+)
 from tilewright.simulator import Kind, Run, simulate
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import round_up
@@ -269,3 +281,29 @@ def test_boxes_have_no_pads() -> None:
     padded = (Stage("C", Space.SHARED), Relayout("C_tile", pad=8), Transfer("C_tile", Route.TMA))
     with pytest.raises(LoweringError, match="it is padded"):
         _ = build(gemm, Schedule(*steps, *padded)).kernel
+
+
+def test_rows_of_unknown_alignment_leave_in_pairs() -> None:
+    case = WIDE[0]
+    gemm = case.gemm()
+    known, unknown = (build(gemm, case.schedule(gemm), variant=one) for one in (None, Variant(result_bytes=2)))
+    for built, width in ((known, 8), (unknown, 2)):
+        stores = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, Move) and stmt.origin == "C"]
+        assert max(stmt.width for stmt in stores) == width
+    right(unknown, schedule="warps")
+
+
+def test_a_lane_stores_what_divides_a_subtile() -> None:
+    case = replace(WIDE[0], n=144, subtile=72)
+    gemm = case.gemm()
+    by_warps = case.schedule(gemm)
+    assert build(gemm, by_warps).kernel
+    for width, match in ((16, "would access 16 x 2 bytes at once"), (6, "would access 6 x 2 bytes at once")):
+        with pytest.raises(ScheduleError, match=match):
+            build(gemm, Schedule(*by_warps.steps, Vectorize("C_tile", width))).program
+    with pytest.raises(ScheduleError, match="is a shared tile, whose copy"):
+        build(gemm, Schedule(*by_warps.steps, Vectorize("A_tile", 8))).program
+    bytes_ = Case(64, 24, out=E4M3, aligned=False)
+    gemm = bytes_.gemm()
+    with pytest.raises(ScheduleError, match="rows of 'C_tile' are 24 of 24 columns, not multiples of 16"):
+        build(gemm, Schedule(*bytes_.schedule(gemm).steps, Vectorize("C_tile", 16))).program

@@ -300,10 +300,10 @@ def test_a_lane_stores_what_divides_a_subtile() -> None:
     assert build(gemm, by_warps).kernel
     for width, match in ((16, "would access 16 x 2 bytes at once"), (6, "would access 6 x 2 bytes at once")):
         with pytest.raises(ScheduleError, match=match):
-            build(gemm, Schedule(*by_warps.steps, Vectorize("C_tile", width))).program
+            build(gemm, Schedule(*by_warps.steps, Vectorize("C_tile", width))).kernel  # noqa: B018
     with pytest.raises(ScheduleError, match="is a shared tile, whose copy"):
-        build(gemm, Schedule(*by_warps.steps, Vectorize("A_tile", 8))).program
+        build(gemm, Schedule(*by_warps.steps, Vectorize("A_tile", 8))).kernel  # noqa: B018
     bytes_ = Case(64, 24, out=E4M3, aligned=False)
     gemm = bytes_.gemm()
     with pytest.raises(ScheduleError, match="rows of 'C_tile' are 24 of 24 columns, not multiples of 16"):
-        build(gemm, Schedule(*bytes_.schedule(gemm).steps, Vectorize("C_tile", 16))).program
+        build(gemm, Schedule(*bytes_.schedule(gemm).steps, Vectorize("C_tile", 16))).kernel  # noqa: B018

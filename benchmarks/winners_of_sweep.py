@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def winners_of(path: Path, spec_name: str) -> Iterator[Winner]:
         told = both_times(row) or times
         best = min(told, key=told.__getitem__)
         known = shipped.get(key)
-        config = known if known in told and told[known] < _CLEARLY * told[best] else best
+        config = known if known is not None and told.get(known, inf) < _CLEARLY * told[best] else best
         us = times[config]
         try:
             order = order_of_plan(gemm, alignment_of_rows(gemm), config).name

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from planned import alignment_of
 
 from tests.frontend.test_gated import piece_of
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, DType
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import estimated
-from tilewright.planning.raster import rows_together, visited
+from tilewright.planning.ranking import whole_space
+from tilewright.planning.raster import first_out, rows_together, visited
 from tilewright.planning.stack import Shards
 from tilewright.problem import Gemm, Order
 from tilewright.units import ceil_div
@@ -97,6 +100,20 @@ def test_what_leaves_first_besides_is_kept() -> None:
         found = visited(plan, gemm, H200).kernel
         assert isinstance(found, WgmmaConfig) and found.evict_first == after
         assert visited(PlanConfig(found), gemm, H200).kernel == found
+
+
+def test_plans_that_a_tuner_measures_have_the_same_hints() -> None:
+    gemm = problem(8192, 8192, 4096)
+    space = whole_space(gemm, H200, alignment_of(gemm), family="wgmma")
+    found: dict[int, set[str]] = {}
+    for kernel in (one.kernel for _, one in space):
+        assert isinstance(kernel, WgmmaConfig)
+        if (kernel.tile, kernel.ping_pong, kernel.cluster) == (PING_PONG.tile, True, (2, 1)):
+            found.setdefault(kernel.raster_rows, set()).add(kernel.evict_first)
+    assert found == {4: {"B"}, 16: {""}}
+    for first, after in (("", "B"), ("C", "BC"), ("A", "A"), ("AC", "AC"), ("B", "B")):
+        one = Columns.of([replace(PING_PONG, raster_rows=8)], WgmmaConfig.columns)
+        assert first_out(one, np.array([first]), gemm, H200).tolist() == [after]
 
 
 def test_a_cache_that_b_leaves_first_asks_for_less() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.kernels.columns import Column
+from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.gemm import Gemm
 from tilewright.winners.plan_config import PlanConfig
@@ -52,6 +52,13 @@ def _asked_bytes(c: Any, rows: Column, gemm: Gemm, spec: DeviceSpec) -> tuple[Co
     plain = np.where((m + n) * element <= kept, m + n, np.where(at_once <= kept, strips, anew))
     streamed = np.where(high * element <= _KEPT_STRIP * spec.l2_bytes, strips, np.inf)
     return plain * element, streamed * element
+
+
+def first_out(c: Columns, first: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """What leaves the L2 first of kernels that visit so many rows of tiles together. first: what does anyway."""
+    plain, streamed = _asked_bytes(c, c.raster_rows, gemm, spec)
+    streams = (c.raster_rows > 1) & (streamed <= _WORTH * plain) & ((first == "") | (first == "C"))
+    return np.where(streams, np.char.add("B", first), first)
 
 
 def visited(config: PlanConfig, gemm: Gemm, spec: DeviceSpec) -> PlanConfig:

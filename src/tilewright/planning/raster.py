@@ -72,5 +72,5 @@ def visited(config: PlanConfig, gemm: Gemm, spec: DeviceSpec) -> PlanConfig:
     if not isinstance(kernel, WgmmaConfig) or kernel.raster_rows < 2:
         return config
     kernel = replace(kernel, raster_rows=int(rows_together(kernel, gemm, spec)))
-    first = str(first_out(kernel, np.array(kernel.evict_first), gemm, spec))
-    return replace(config, kernel=replace(kernel, evict_first=first))
+    first = first_out(kernel, np.array(kernel.evict_first), gemm, spec)
+    return replace(config, kernel=replace(kernel, evict_first=first.item()))

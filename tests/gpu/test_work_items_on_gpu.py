@@ -166,6 +166,30 @@ def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
         assert check(one, view(gemm, "C", c[number * steps[2] :][: one.c.size])).ok, number
 
 
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+@pytest.mark.parametrize("size", [(200, 424, 96), (1000, 1160, 40), (77, 8, 64)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WgmmaConfig((128, 192, 64), ping_pong=True, stages=3, raster_rows=4, subtile=192, subtile_stages=1),
+        WgmmaConfig((64, 256, 64), ping_pong=True, cluster=(2, 1), raster_rows=4, subtile=256, subtile_stages=1),
+        WgmmaConfig((128, 256, 64), stages=3, cluster=(1, 2), raster_rows=4, subtile=128, subtile_stages=2),
+    ],
+    ids=["ping-pong", "clusters", "two stages"],
+)
+def test_rows_that_begin_inside_sectors_leave_whole(
+    gpu: Gpu, config: WgmmaConfig, size: tuple[int, int, int], beta: float
+) -> None:
+    gemm, count = Gemm(*size, BF16, out=BF16, beta=beta), 5
+    built = replace(build(gemm, config.schedule(gemm)), problems=Problems.STRIDED)
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    arrays = [stacked([getattr(one, name) for one in each], shared=False) for name in "abc"]
+    steps = [array.size // count for array in arrays]
+    c = launched(built, gpu, arrays, (*steps, count), batch=count)
+    for number, one in enumerate(each):
+        assert check(one, BF16.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size]))).ok, number
+
+
 @pytest.mark.parametrize("rows", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3, [3, 0, 1] * 100])
 @pytest.mark.parametrize("name", EVERY)
 def test_groups_along_m(gpu: Gpu, name: str, rows: list[int]) -> None:

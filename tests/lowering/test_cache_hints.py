@@ -72,9 +72,12 @@ def test_an_operand_with_one_or_two_readers_of_each_tile_leaves_first() -> None:
 
 
 def test_a_result_leaves_first_where_the_l2_does_not_hold_it() -> None:
-    staged, alone = (WgmmaConfig((128, 256, 64), raster_rows=16, subtile=subtile) for subtile in (32, 0))
-    large, odd = Gemm(8192, 8192, 512, BF16, out=BF16), Gemm(8191, 8191, 512, BF16, out=BF16)
+    staged, narrow, alone = (WgmmaConfig((128, 256, 64), raster_rows=16, subtile=subtile) for subtile in (64, 32, 0))
+    large, odd, parts = (Gemm(8192, n, 512, BF16, out=BF16) for n in (8192, 8191, 8192 + 32))
     small = Gemm(1024, 1024, 512, BF16, out=BF16)
-    assert [str(leaves_first(staged, gemm)) for gemm in (large, odd, small)] == ["C", "", ""]
-    assert str(leaves_first(alone, large)) == "" and str(leaves_first(staged, small, count=64)) == "C"
+    assert [str(leaves_first(staged, gemm)) for gemm in (large, odd, parts, small)] == ["C", "", "", ""]
+    assert (
+        str(leaves_first(alone, large)) == str(leaves_first(narrow, large)) == ""
+        and str(leaves_first(staged, small, count=64)) == "C"
+    )
     assert str(leaves_first(staged, Gemm(256, 1 << 18, 512, BF16, out=BF16))) == "BC"

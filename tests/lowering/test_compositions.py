@@ -41,12 +41,14 @@ ONE_TILE, PERSISTENT = one_tile(64, 128, 1), persistent(128, 128, 2, subtile=64)
 BY_TMA: dict[str, WgmmaConfig] = {
     "one tile": ONE_TILE,
     "one tile, cluster": clustered(ONE_TILE),
-    "one tile, TMA store": one_tile(64, 128, 1, subtile=128),
+    "one tile, TMA store": one_tile(64, 128, 1, subtile=64),
+    "one tile, whole rows by warps": one_tile(64, 128, 1, subtile=128),
     "persistent, TMA store": PERSISTENT,
     "persistent, cluster": clustered(persistent(64, 128, 1, subtile=64)),
     "one tile, cluster of 4 x 2": replace(ONE_TILE, cluster=(4, 2), stages=3),
     "persistent, cluster of 2 x 2": replace(persistent(64, 128, 1, subtile=64), cluster=(2, 2), stages=3),
     "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
+    "ping-pong, whole rows by warps": replace(PING_PONG, tile=(64, 128, 64), subtile=128, subtile_stages=1, stages=3),
 }
 
 

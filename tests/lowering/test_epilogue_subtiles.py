@@ -9,17 +9,29 @@ from typing import Any
 
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import BF16, E4M3, F16, F32, TF32, DType
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import FenceProxy, StoreMatrices, TeamBarrier, TmaStore, WaitStores
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Variant
 from tilewright.ir.program import RasterOrder, Route
-from tilewright.ir.stmt import Body, Stmt
+from tilewright.ir.stmt import Body, Move, Stmt
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.layout.epilogue import default_subtile, subtile_layout
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
-from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Relayout, Schedule, Specialize, Stage, Transfer
+from tilewright.schedule import (
+    Cluster,
+    Persist,
+    Pipeline,
+    Raster,
+    Relayout,
+    Schedule,
+    Specialize,
+    Stage,
+    Transfer,
+    Vectorize,
+)
 from tilewright.simulator import Kind, Run, simulate
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import round_up
@@ -113,7 +125,16 @@ SWAPPED = [
     Case(64, 40, c=Order.COL),
     Case(40, 64, swap=True, c=Order.COL),
 ]
-BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + SWAPPED
+WIDE = [
+    Case(128, 128, 2, subtile=128, stages=1),
+    Case(64, 192, subtile=192, stages=1),
+    Case(64, 128, ping_pong=2, subtile=128, stages=1, cluster="n_block"),
+    Case(64, 80, ping_pong=2, subtile=80),
+    Case(128, 256, 2, subtile=128),
+    Case(16, 128, swap=True, subtile=128),
+]
+"""Rows of C begin inside sectors, and subtiles are wider than a swizzle atom."""
+BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + [case for case in SWAPPED if case not in WIDE]
 BY_WARPS = [replace(case, aligned=False) for case in (*COOPERATIVE[2:8], *PING_PONG[1:], *OTHER_FORMATS, *SWAPPED[1:])]
 
 
@@ -128,9 +149,21 @@ def test_every_tile_is_right_and_has_no_bank_conflicts(case: Case) -> None:
     assert run.counters.shared_stores.excess_wavefronts == 0
 
 
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_rows_that_begin_inside_sectors_leave_whole(case: Case) -> None:
+    built = case.build()
+    stores = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, Move) and stmt.origin == "C"]
+    assert {stmt.width for stmt in stores} == {8}
+    run = right(built, schedule="warps", resident_blocks=2)
+    assert run.counters.shared_stores.excess_wavefronts == 0
+    assert (run.counters.shared_loads.excess_wavefronts == 0) == (case.subtile % 64 == 0)
+    narrow = replace(case, subtile=min(case.n, 64)).build()
+    assert any(isinstance(stmt, TmaStore) for _, stmt in walk(narrow.kernel.body))
+
+
 @pytest.mark.cross_section("case", "beta", every=2)
 @pytest.mark.parametrize("beta", [0.0, -1.25])
-@pytest.mark.parametrize("case", [COOPERATIVE[2], PING_PONG[2], SWAPPED[1], OTHER_FORMATS[0]], ids=str)
+@pytest.mark.parametrize("case", [WIDE[0], COOPERATIVE[2], PING_PONG[2], SWAPPED[1], OTHER_FORMATS[0]], ids=str)
 def test_what_is_added_and_applied(case: Case, beta: float) -> None:
     for aligned in (True, False):
         right(replace(case, aligned=aligned).build(alpha=0.5, beta=beta, epilogue=Epilogue("n", True, Activation.RELU)))
@@ -248,3 +281,29 @@ def test_boxes_have_no_pads() -> None:
     padded = (Stage("C", Space.SHARED), Relayout("C_tile", pad=8), Transfer("C_tile", Route.TMA))
     with pytest.raises(LoweringError, match="it is padded"):
         _ = build(gemm, Schedule(*steps, *padded)).kernel
+
+
+def test_rows_of_unknown_alignment_leave_in_pairs() -> None:
+    case = WIDE[0]
+    gemm = case.gemm()
+    known, unknown = (build(gemm, case.schedule(gemm), variant=one) for one in (None, Variant(result_bytes=2)))
+    for built, width in ((known, 8), (unknown, 2)):
+        stores = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, Move) and stmt.origin == "C"]
+        assert max(stmt.width for stmt in stores) == width
+    right(unknown, schedule="warps")
+
+
+def test_a_lane_stores_what_divides_a_subtile() -> None:
+    case = replace(WIDE[0], n=144, subtile=72)
+    gemm = case.gemm()
+    by_warps = case.schedule(gemm)
+    assert build(gemm, by_warps).kernel
+    for width, match in ((16, "would access 16 x 2 bytes at once"), (6, "would access 6 x 2 bytes at once")):
+        with pytest.raises(ScheduleError, match=match):
+            build(gemm, Schedule(*by_warps.steps, Vectorize("C_tile", width))).kernel  # noqa: B018
+    with pytest.raises(ScheduleError, match="is a shared tile, whose copy"):
+        build(gemm, Schedule(*by_warps.steps, Vectorize("A_tile", 8))).kernel  # noqa: B018
+    bytes_ = Case(64, 24, out=E4M3, aligned=False)
+    gemm = bytes_.gemm()
+    with pytest.raises(ScheduleError, match="rows of 'C_tile' are 24 of 24 columns, not multiples of 16"):
+        build(gemm, Schedule(*bytes_.schedule(gemm).steps, Vectorize("C_tile", 16))).kernel  # noqa: B018

@@ -58,12 +58,23 @@ def test_rows_of_c_that_begin_inside_sectors_meet_in_every_box(monkeypatch: pyte
         return wgmma_terms.timed(c, gemm, slow, (gemm.m, gemm.n, gemm.k)).seconds
 
     before, aligned = seconds(8200), seconds(8192)
-    monkeypatch.setattr(wgmma_terms, "_PARTED_BYTES", 0)
+    monkeypatch.setattr(wgmma_terms, "_CUT_BYTES", 0)
     left = seconds(8200)
     added = before - left
     assert added[0] > 0.1 * left[0] and added[1] == pytest.approx(2 * added[0], rel=0.01)
     assert added[2] == pytest.approx(added[0], rel=0.01) and added[3] == 0
     assert aligned.tolist() == seconds(8192).tolist()
+
+
+def test_warps_that_store_whole_rows_take_time_and_save_memory() -> None:
+    c = table(*(replace(PLAIN, subtile=subtile, subtile_stages=1, stages=3) for subtile in (64, PLAIN.n)))
+    for dram_gb_per_s, rows_are_faster in ((500, True), (1e9, False)):
+        spec, gemm = replace(H200, dram_gb_per_s=dram_gb_per_s), problem(8192, 8200, 64, "bf16", "NT")
+        boxes, rows = wgmma_terms.timed(c, gemm, spec, (gemm.m, gemm.n, gemm.k)).seconds
+        assert (rows < boxes) == rows_are_faster
+    aligned = problem(8192, 8192, 64, "bf16", "NT")
+    boxes, rows = wgmma_terms.timed(c, aligned, spec, (aligned.m, aligned.n, aligned.k)).seconds
+    assert rows <= boxes  # by TMA
 
 
 @pytest.mark.parametrize("k", [64, 256, 1024, 8192])

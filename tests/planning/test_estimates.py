@@ -153,20 +153,31 @@ def test_a_long_batch_does_not_start_under_the_kernel_before() -> None:
         assert set(found.dependent_launch[found.persistent > 0].tolist()) == {expected}
 
 
+def stages_of(c: Columns, gemm: Gemm) -> set[tuple[int, ...]]:
+    """Of a kernel's options: stages of the ring, columns of an epilogue subtile, and its stages."""
+    found, row = other_options(c, gemm, 1)
+    assert not row.any() and wgmma.fits(found).all() and (found.stages >= 3).all()
+    names = ("stages", "subtile", "subtile_stages")
+    return set(zip(*(getattr(found, name).tolist() for name in names), strict=True))
+
+
+def test_rows_that_begin_inside_sectors_may_leave_whole() -> None:
+    gemm = Gemm(4096, 1160, 96, BF16, out=BF16)
+    core = table_of("wgmma", gemm, device("H200"))
+    alone = (core.ping_pong == 1) & (core.cluster_m * core.cluster_n == 1) & (core.persistent == 1) & (core.m == 128)
+    for n, expected in ((192, {(4, 64, 2), (3, 192, 1)}), (160, {(4, 64, 2), (5, 64, 1)})):
+        c = core[np.flatnonzero(alone & (core.n == n))]
+        assert len(c) == 1 and stages_of(c, gemm) == expected
+
+
 def test_the_best_kernels_are_priced_with_less_and_more_of_c_staged() -> None:
     gemm = Gemm(8192, 8192, 512, BF16, out=BF16, b=Order.COL)
     core = table_of("wgmma", gemm, device("H200"))
     one_tile = (core.m == 128) & (core.n == 192) & (core.consumers == 2) & (core.persistent == 1)
     alone = one_tile & (core.cluster_m * core.cluster_n == 1)
-    for ping_pong, expected in ((1, {(5, 32, 1), (4, 32, 2)}), (0, {(5, 32, 2), (4, 64, 2)})):
+    for ping_pong, expected in ((1, {(5, 32, 1), (4, 64, 2)}), (0, {(5, 32, 2), (4, 64, 2)})):
         c = core[np.flatnonzero(alone & (core.ping_pong == ping_pong) & (core.swap_ab == 0))]
-        found, row = other_options(c, gemm, 1)
-        assert not row.any() and len(c) == 1
-        staged = set(
-            zip(*(getattr(found, name).tolist() for name in ("stages", "subtile", "subtile_stages")), strict=True)
-        )
-        assert staged == expected
-        assert wgmma.fits(found).all() and (found.stages >= 3).all()
+        assert len(c) == 1 and stages_of(c, gemm) == expected
     turned = core[np.flatnonzero((core.swap_ab == 1) & (core.persistent == 1) & (core.subtile > 0))]
     found, row = other_options(turned, gemm, 1)
     assert (wgmma.staged_c_bytes(found) <= wgmma.staged_c_bytes(turned[row])).all()

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from planned import alignment_of
 
 from tests.frontend.test_gated import piece_of
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, DType
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import estimated
-from tilewright.planning.raster import rows_together, visited
+from tilewright.planning.ranking import whole_space
+from tilewright.planning.raster import first_out, rows_together, visited
 from tilewright.planning.stack import Shards
 from tilewright.problem import Gemm, Order
 from tilewright.units import ceil_div
@@ -30,9 +33,9 @@ def problem(m: int, n: int, k: int, dtype: DType = BF16) -> Gemm:
     return Gemm(m, n, k, dtype, out=BF16, b=Order.COL)
 
 
-def read_bytes(config: WgmmaConfig, gemm: Gemm, rows: int) -> int:
-    """What memory is asked for, where waves of blocks visit tiles in order, and the L2 keeps six tenths of itself: what
-    was asked for last, by whole rows of A, columns of B, and tiles of C."""
+def read_bytes(config: WgmmaConfig, gemm: Gemm, rows: int, stays: tuple[str, ...] = ("A", "B", "C")) -> int:
+    """What memory is asked for, where waves of blocks visit tiles in order, and the L2 keeps half of itself: what was
+    asked for last, by whole rows of A, columns of B, and tiles of C. stays: of what nothing leaves first."""
     high, wide = ceil_div(gemm.m, config.m), ceil_div(gemm.n, config.n)
     strip = rows * config.cluster_m
     order = [
@@ -53,8 +56,8 @@ def read_bytes(config: WgmmaConfig, gemm: Gemm, rows: int) -> int:
                 held += sizes[name[0]]
                 asked += sizes[name[0]] * (name[0] != "C")
             kept[name] = sizes[name[0]]
-            kept.move_to_end(name)
-        while held > 0.6 * H200.l2_bytes:
+            kept.move_to_end(name, last=name[0] in stays)
+        while held > 0.5 * H200.l2_bytes:
             held -= kept.popitem(last=False)[1]
     return asked
 
@@ -81,34 +84,44 @@ def test_no_other_number_of_rows_asks_for_much_less(gemm: Gemm, config: WgmmaCon
     assert told[int(rows_together(config, gemm, H200))] <= max(1.25 * min(told.values()), min(told.values()) + 70e6)
 
 
-@pytest.mark.parametrize(("k", "rows"), [(512, 16), (4096, 8), (8192, 8)])
-def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int) -> None:
-    """Of A and B are 64 MiB at k = 4096."""
+@pytest.mark.parametrize(("k", "rows", "first"), [(512, 16, ""), (2560, 8, ""), (4096, 8, "B"), (8192, 8, "")])
+def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int, first: str) -> None:
+    """Of A and B are 64 MiB at k = 4096. B leaves the L2 first where a strip of A stays, and B beside it would not
+    let it; not where both stay, nor where neither does."""
     plan = PlanConfig(PING_PONG)
     found = visited(plan, problem(8192, 8192, k), H200)
-    assert replace(found, kernel=replace(found.kernel, evict_first="")) == replace(
-        plan, kernel=replace(PING_PONG, raster_rows=rows)
-    )
+    assert found == replace(plan, kernel=replace(PING_PONG, raster_rows=rows, evict_first=first))
 
 
-@pytest.mark.parametrize(
-    ("gemm", "leaves"),
-    [
-        (problem(6248, 11840, 10624, E4M3), True),
-        (problem(768, 8192, 7168, E4M3), True),
-        (problem(16384, 32768, 4096, E4M3), False),  # there is room for both
-        (problem(11120, 6400, 14528, E4M3), False),  # for neither
-        (problem(13448, 2624, 2496, E4M3), False),  # all of B stays
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("before", ["", "C"])
-def test_b_leaves_first_where_it_passes_by_a_strip_that_should_stay(gemm: Gemm, leaves: bool, before: str) -> None:
-    """As measured: `_LEAST_OF_L2`."""
-    kernel = WgmmaConfig((128, 192, 128), ping_pong=True, raster_rows=16, evict_first=before)  # type: ignore[arg-type]
-    found = visited(PlanConfig(kernel), gemm, H200).kernel
-    assert isinstance(found, WgmmaConfig)
-    assert found.evict_first == ("B" * leaves + before)
+def test_what_leaves_first_besides_is_kept() -> None:
+    gemm = problem(8192, 8192, 4096)
+    for before, after in (("C", "BC"), ("B", "B"), ("A", "A"), ("AC", "AC")):
+        plan = PlanConfig(replace(PING_PONG, evict_first=before))
+        found = visited(plan, gemm, H200).kernel
+        assert isinstance(found, WgmmaConfig) and found.evict_first == after
+        assert visited(PlanConfig(found), gemm, H200).kernel == found
+
+
+def test_plans_that_a_tuner_measures_have_the_same_hints() -> None:
+    gemm = problem(8192, 8192, 4096)
+    space = whole_space(gemm, H200, alignment_of(gemm), family="wgmma")
+    found: dict[int, set[str]] = {}
+    for kernel in (one.kernel for _, one in space):
+        assert isinstance(kernel, WgmmaConfig)
+        if (kernel.tile, kernel.ping_pong, kernel.cluster) == (PING_PONG.tile, True, (2, 1)):
+            found.setdefault(kernel.raster_rows, set()).add(kernel.evict_first)
+    assert found == {4: {"B"}, 16: {""}}
+    for first, after in (("", "B"), ("C", "BC"), ("A", "A"), ("AC", "AC"), ("B", "B")):
+        one = Columns.of([replace(PING_PONG, raster_rows=8)], WgmmaConfig.columns)
+        assert first_out(one, np.array([first]), gemm, H200).tolist() == [after]
+
+
+def test_a_cache_that_b_leaves_first_asks_for_less() -> None:
+    gemm = problem(4096, 14336, 4096)
+    tall = visited(PlanConfig(TALL), gemm, H200).kernel
+    assert isinstance(tall, WgmmaConfig) and tall.evict_first == "B"
+    told = [read_bytes(tall, gemm, tall.raster_rows, kept) for kept in (("A", "B", "C"), ("A", "C"))]
+    assert told[1] < 0.7 * told[0]
 
 
 def test_tiles_that_are_visited_row_by_row_stay_so() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,20 @@ class Columns:
         found.rows = None if self.table is None else mine
         return found
 
-    def row(self, at: int) -> dict[str, Any]:
-        """The values of one configuration, by the names of columns."""
+    def row(self, at: int, names: Iterable[str]) -> dict[str, Any]:
+        """The values of one configuration, by the names of some columns."""
         found: dict[str, Any] = {}
-        for name, column in self._columns.items():
+        before: Any = None
+        for name in names:
+            column = self._columns[name]
             if type(column) is Deferred:
                 found[name] = np.asarray(column.compute(self[[at]]))[0].item()
+            elif type(column) is tuple:
+                if column[1] is not before:  # most columns were selected by the same rows
+                    before, place = column[1], int(column[1][at])
+                found[name] = column[0].item(place)
             else:
-                found[name] = (column[0][column[1][at]] if type(column) is tuple else column[at]).item()
+                found[name] = column.item(at)
         return found
 
     def with_columns(self, **columns: Any) -> Columns:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.isa.wgmma import transposes
+from tilewright.kernels.work import is_misaligned
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import default_subtile, subtile_layout
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -233,8 +235,19 @@ def stored_in_subtiles(
     return (
         Stage("C", Space.SHARED, subtile=subtile, stages=stages),
         *((Relayout("C_tile", arrangement=layout),) if layout is not None else ()),
-        Transfer("C_tile", Route.TMA, evict_first) if rows_fit_tma(gemm) else Transfer("C_tile", Route.MATRICES),
+        *_leaves(gemm, subtile, evict_first),
     )
+
+
+def _leaves(gemm: Gemm, subtile: int, evict_first: bool) -> tuple[Step, ...]:
+    """How epilogue subtiles are stored: by TMA, or by warps where it cannot. And where rows of C begin inside sectors,
+    warps store what is wider than a swizzle atom: the boxes of TMA are no wider, and meet inside a sector each time."""
+    element = gemm.out.bytes
+    if not rows_fit_tma(gemm):
+        return (Transfer("C_tile", Route.MATRICES),)
+    if subtile * element > SWIZZLE_ATOM_BYTES and is_misaligned(gemm, "C"):
+        return Transfer("C_tile", Route.MATRICES), Vectorize("C_tile", WIDEST_BYTES // element)
+    return (Transfer("C_tile", Route.TMA, evict_first),)
 
 
 def reads_orders(gemm: Gemm) -> bool:

@@ -1,8 +1,12 @@
-"""Rows of an epilogue subtile from shared memory to C by the warps of a warpgroup: for an unaligned leading dimension.
+"""Rows of an epilogue subtile from shared memory to C by the warps of a warpgroup.
 
-TMA stores rows that begin and end at multiples of 16 bytes, and a thread on its own, which has two elements of each of
-many rows, would touch a sector for each row. So a warp stores neighbours of one row, or of a few, at once, a pair to
-each lane. Where a row begins in the middle of a pair, its pairs are of odd columns and their right neighbours:
+A warp stores neighbours of one row, or of a few, at once: a thread on its own, which has two elements of each of many
+rows, would touch a sector for each row. Where rows begin and end at multiples of 16 bytes, so many are each lane's, and
+what is stored at once is as wide as the subtile: the boxes of TMA are no wider than a swizzle atom, and meet inside
+sectors where rows do not begin with one.
+
+Else a lane has a pair. Where a row begins in the middle of a pair, its pairs are of odd columns and their right
+neighbours:
 
     even   | 0  1 | 2  3 | ... | 62 63 |
     odd    0 | 1  2 | 3  4 | ... | 63
@@ -32,9 +36,6 @@ _WARP, _ODD = Var("warp_in_group"), Var("odd")
 _WARPS = GROUP_LANES // WARP_LANES
 _BATCH, _STEP, _PIECE, _ROUND = "row_batch", "row_step", "piece", "row_round"
 
-_PAIRED = 2 * WARP_LANES
-"""Neighbours of a row that the lanes of a warp store together."""
-
 _BATCH_ROWS = 8
 """Rows of which a warp loads the next before it has stored the last: enough to wait for shared memory once."""
 
@@ -48,6 +49,8 @@ class RowStore:
     exact: frozenset[str]
 
     def body(self) -> Body:
+        if self._vector > 2:
+            return (Let(_WARP.name, LANE // WARP_LANES, uniform=True), *self._stores())
         # Uniform not only for speed: the compiler cannot compute what follows from it before the sums are gone, when
         # there are no registers to keep it in.
         warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
@@ -57,6 +60,11 @@ class RowStore:
             begins = begins ^ Cast(I32, base_of(self._program, "C", number))
         odd = Let(_ODD.name, (begins ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
         return (warp, odd, *self._stores())
+
+    @property
+    def _vector(self) -> int:
+        """Elements that a lane stores at once: what rows allow, or a pair wherever they begin."""
+        return max(2, self.geometry.tile.staged.vector)
 
     @property
     def _program(self) -> Program:
@@ -84,62 +92,70 @@ class RowStore:
         inside = both(rows, columns)
         if inside == TRUE:
             return self._part(guarded=False)
-        at_edge = self._part(guarded=True) + (() if columns is None else self._last_of_c())
+        at_edge = self._part(guarded=True)
+        if columns is not None and self._vector == 2:
+            at_edge += self._last_of_c()
         return (If(inside, self._part(guarded=False), at_edge),)
 
     def _part(self, *, guarded: bool) -> Body:
-        odd = (*self._pairs(1, guarded), *self._ends())
-        return (If(binary(Op.EQ, _ODD, 1), odd, self._pairs(0, guarded)),)
+        if self._vector > 2:
+            return self._vectors(0, guarded)
+        odd = (*self._vectors(1, guarded), *self._ends())
+        return (If(binary(Op.EQ, _ODD, 1), odd, self._vectors(0, guarded)),)
 
-    # -- pairs ------------------------------------------------------------------------------------------------------
+    # -- vectors ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def _row_lanes(self) -> int:
-        """Lanes whose pairs are of one row."""
-        return min(self._length // 2, WARP_LANES)
+        """Lanes whose vectors are of one row."""
+        return min(self._length // self._vector, WARP_LANES)
 
     @cached_property
     def _together(self) -> int:
         """Rows that a warp stores at once."""
-        return WARP_LANES // self._row_lanes
+        most = WARP_LANES // self._row_lanes
+        return max(rows for rows in range(1, most + 1) if self._own_rows % rows == 0)
 
-    def _pairs(self, odd: int, guarded: bool) -> Body:
+    def _vectors(self, odd: int, guarded: bool) -> Body:
         """Those of one lane in all rows of its warp; the last lane of an odd row has one element, and no pair."""
-        length, lanes, together = self._length, self._row_lanes, self._together
-        pieces = -(-length // _PAIRED)
+        length, lanes, together, vector = self._length, self._row_lanes, self._together, self._vector
+        at_once = vector * WARP_LANES
+        pieces = -(-length // at_once)
         piece = Var(_PIECE) if pieces > 1 else ZERO
         lane = LANE % WARP_LANES
-        column = piece * _PAIRED + (lane if lanes == WARP_LANES else lane % lanes) * 2 + odd
+        column = piece * at_once + (lane if lanes == WARP_LANES else lane % lanes) * vector + odd
         steps = self._own_rows // together
         batch_steps = max(step for step in range(1, _BATCH_ROWS + 1) if steps % step == 0)
         number = Var(_BATCH) * batch_steps + Var(_STEP)
         row = self._row(number if together == 1 else number * together + lane // lanes)
-        pair = self._pair(row, column, odd, guarded)
-        batch: Body = (For(_STEP, Const(batch_steps), pair, unroll=not guarded),)
+        one = self._one(row, column, odd, guarded)
+        batch: Body = (For(_STEP, Const(batch_steps), one, unroll=not guarded),)
         body: Body = (For(_BATCH, Const(steps // batch_steps), batch),)
-        if odd or (length % _PAIRED and length > _PAIRED):
-            body = (If(binary(Op.LT, column + 1, length), body),)
+        if odd or (length % at_once and length > at_once):
+            body = (If(binary(Op.LT, column + vector - 1, length), body),)
         if lanes * together < WARP_LANES:
             body = (If(binary(Op.LT, lane, lanes * together), body),)
         return (For(_PIECE, Const(pieces), body, unroll=True),) if pieces > 1 else body
 
-    def _pair(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
-        """Side by side in shared memory too, but aligned only in even rows."""
-        value = value_buffer("C_pair", self.geometry.tile.dtype, 2)
-        left, right = (Ref(value, (at,)) for at in (ZERO, ONE))
+    def _one(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
+        """A vector: side by side in shared memory too, but pairs aligned only in even rows."""
+        vector = self._vector
+        value = value_buffer("C_pair" if vector == 2 else "C_vector", self.geometry.tile.dtype, vector)
+        first = Ref(value, (ZERO,))
         if odd:
             loads = tuple(
-                Move(to, self._kept(row, column + at), origin=self._name) for at, to in enumerate((left, right))
+                Move(Ref(value, (at,)), self._kept(row, column + at), origin=self._name) for at in (ZERO, ONE)
             )
         else:
-            loads = (Move(left, self._kept(row, column), 2, origin=self._name),)
+            loads = (Move(first, self._kept(row, column), vector, origin=self._name),)
         down, along = self._place(row, column)
         guard = None
         if guarded:
             ends = (size_of(self._program, dim) for dim in self._dims)
-            guard = both(*(binary(Op.LT, at, end) for at, end in zip((down, along + 1), ends, strict=True)))
+            last = down, along + (vector - 1)
+            guard = both(*(binary(Op.LT, at, end) for at, end in zip(last, ends, strict=True)))
         place = self.geometry.in_c(down, along)
-        return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))
+        return (Alloc(value), *loads, Move(place, first, vector, guard, origin="C", settled=True))
 
     # -- single elements --------------------------------------------------------------------------------------------
 

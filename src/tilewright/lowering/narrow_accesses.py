@@ -90,8 +90,12 @@ def _narrowed_result(program: Program, alignment_bytes: int) -> Program:
     """The program whose threads store neighbours of the result, each as much as it may at once."""
     width = max(alignment_bytes // program.gemm.out.bytes, 1)
     for staged in program.staged:
-        if staged.operand == "C" and staged.distribution is not None and staged.distribution.vector > width:
+        if staged.operand != "C":
+            continue
+        if staged.distribution is not None and staged.distribution.vector > width:
             program = program.with_tile(replace(staged, distribution=replace(staged.distribution, vector=width)))
+        if staged.finished and staged.vector > width:
+            program = program.with_tile(replace(staged, vector=1))
     return program
 
 

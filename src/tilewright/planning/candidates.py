@@ -21,12 +21,13 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
-from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.kernels.work import is_misaligned, rows_begin_at
+from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.planning.cost.correction import FITTED_FOR
 from tilewright.planning.cost.promising import k_tile_work, tiles_along
@@ -309,7 +310,8 @@ fresh problems took 0.956 to 1.055 of the time with it, 1.004 in the mean."""
 
 def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
     """The operands whose lines leave the L2 first: that of which each tile is read by one or two neighbours, and a C
-    that the L2 does not hold. count: of such problems.
+    that the L2 does not hold, where each store has whole lines: what is left of one would be written on its own. count:
+    of such problems.
 
     H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x 4096 15.7 and 16.4; 197
     x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1. Of C: record 0064.
@@ -317,9 +319,11 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
     rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
     b_once = (rows == 1) | ((rows <= _READERS) & (c.raster_rows >= _READERS))
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
-    large = tma_stores(gemm) and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
+    whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
+    large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
+    lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
     read = np.where(b_once, "B", np.where(a_once, "A", ""))
-    return np.char.add(read, np.where(large & (np.asarray(c.subtile) > 0), "C", ""))
+    return np.char.add(read, np.where(large & lines, "C", ""))
 
 
 def _leaves_first(gemm: Gemm, count: int) -> Deferred:
@@ -332,7 +336,7 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     a longer ring, or more of it; of which row each of these is."""
     sides = _sides(gemm)
     less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    more = c.in_table(("more staged", *sides), lambda kept: _twice_staged(kept, gemm))
+    more = c.in_table(("more staged", *sides), lambda kept: _more_staged(kept, gemm))
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     ordered = (option & 2 > 0) | (c.persistent[row] == 0)
     worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
@@ -361,14 +365,36 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
     return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages))
 
 
-def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
-    """Persistent kernels with two epilogue stages in the place of one, or rows twice as long up to a swizzle atom, and
-    the ring that is left. Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32
-    columns and a ring of four takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems."""
-    two = np.full(len(c), 2, dtype=np.int64)
-    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
-    longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
-    more = c.with_columns(subtile=longer, subtile_stages=two)
-    more = more.with_columns(stages=wgmma.deepest_ring(more, more.blocks, gemm))
+def _more_staged(c: Columns, gemm: Gemm) -> Columns:
+    """Persistent kernels that stage more of C, and the ring that is left; worth: whether they do."""
+    more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
     grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
-    return more.with_columns(worth=grown & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+    return more.with_columns(worth=grown & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+
+
+def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
+    """With two epilogue stages in the place of one, of rows as long as a swizzle atom where that leaves a ring of four.
+    Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32 columns and a ring of four
+    takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems; two stages of 64 take 0.90 to
+    1.11 of two of 32, 0.99 in the mean of 49 pairs of kernels of four batches (H200)."""
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    more = _with_stages(c, np.minimum(atom, c.n), 2, gemm)
+    longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
+    less = _with_stages(c, longer, 2, gemm)
+    deep = more.stages > LEAST_RING
+    return more.with_columns(
+        subtile=np.where(deep, more.subtile, less.subtile), stages=np.where(deep, more.stages, less.stages)
+    )
+
+
+def _whole_rows(c: Columns, gemm: Gemm) -> Columns:
+    """With all of a tile in one stage, where its rows are of whole swizzle atoms: warps store them (`wgmma_steps`), so
+    that they meet others in two sectors."""
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    return _with_stages(c, np.where(c.n % atom == 0, c.n, c.subtile), 1, gemm)
+
+
+def _with_stages(c: Columns, subtile: Any, count: int, gemm: Gemm) -> Columns:
+    """With so many epilogue stages of so many columns, and the deepest ring beside them, or one stage."""
+    more = c.with_columns(subtile=subtile, subtile_stages=np.full(len(c), count, dtype=np.int64))
+    return more.with_columns(stages=np.maximum(1, wgmma.deepest_ring(more, more.blocks, gemm)))

@@ -46,6 +46,7 @@ from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
+from tilewright.planning.raster import first_out
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
@@ -391,7 +392,9 @@ def whole_space(
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
                 both = (rows, *clusters)
-                rows, *clusters = (of.with_columns(evict_first=leaves_first(of, read, count)) for of in both)
+                rows, *clusters = (
+                    of.with_columns(evict_first=first_out(of, leaves_first(of, read, count), read, spec)) for of in both
+                )
             found += [(of, way) for of in (rows, *clusters)]
         tables += _priced(kind, found, gemm, spec, alignment, count, corrected=_CORRECTED)
     return Ranking(tables)

@@ -39,7 +39,7 @@ class Trees:
 
     start: float
     thresholds: tuple[Any, ...]
-    first: tuple[int, ...]
+    first: Any
     masks: Any
     values: Any
 
@@ -63,15 +63,16 @@ class Trees:
             thresholds.append(steps)
             tables.append(np.bitwise_and.accumulate(rows, axis=0))
         first = np.cumsum([0, *(len(table) for table in tables[:-1])])
-        return cls(told["start"], tuple(thresholds), tuple(first.tolist()), np.concatenate(tables), values)
+        return cls(told["start"], tuple(thresholds), first, np.concatenate(tables), values)
 
     def ranks(self, features: Sequence[Any], plans: int, at: int = 0) -> Any:
         """The rows of `masks` of some features, each a number or a column, (features, plans). at: the number of the
         first of them. No tree asks about those behind the last one."""
         known = self.thresholds[at : at + len(features)]
         found = np.empty((len(known), plans), dtype=np.int64)
-        for row, first, steps, feature in zip(found, self.first[at:], known, features, strict=False):
-            np.add(steps.searchsorted(feature), first, out=row)
+        for number, (steps, feature) in enumerate(zip(known, features, strict=False)):
+            found[number] = steps.searchsorted(feature)
+        found += self.first[at : at + len(known), None]
         return found
 
     def logarithms(self, ranks: Any) -> Any:

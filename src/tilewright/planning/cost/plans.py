@@ -198,10 +198,12 @@ def _ranks_of(
         return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
     for one, rows, us, behind in zip(found, chosen, seconds, finishing, strict=True):
+        if not len(rows):
+            continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
-            told += [wgmma_terms.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count)] * (len(rows) > 0)
-        elif len(rows):
+            told.append(wgmma_terms.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+        else:
             each = one.timed.at(rows), us, behind
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
     return np.concatenate(told, axis=1)

@@ -46,8 +46,7 @@ _LOAD_CLOCKS = 40
 """From a load of shared memory to the MMAs that read its value. Assumed, not fitted: no sweep has such kernels yet."""
 
 _CLUSTERED_SMS = 120 / 132
-"""The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits.
-Clusters of 8 are taken to fill as many."""
+"""The share of SMs that clusters of 4 fill, and of 8, it is assumed: each lies in one GPC. H200: a 31st of 4 waits."""
 
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
@@ -68,16 +67,13 @@ _SCALED_EACH, _SCALED_APART = 0.3, 1.3
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
 
-
 _LOADED_LATENCY_SECONDS = 1.8e-6
 """From a request to its arrival where memory has all that it can do. Measured on the H200 of products with prepared
 weights by bf16x6: 112 blocks with two stages of 54 KB read 3.3 to 3.4 TB/s, those with deeper rings up to 4.2."""
 
-
 _L2_BYTES_PER_SECOND = 6.5e12
 """That the L2 gives to all SMs, beside memory: of products that memory bounds, bytes asked for beyond took so long.
 H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
-
 
 _REPEATED_BYTES_PER_SECOND = 11.5e12
 """That the L2 gives to all SMs, of tiles that several of them ask for at about the same time. Of 18 products in e4m3 on
@@ -85,9 +81,11 @@ an H100 the choice took 5.5 % more than the best of 22 plans without this, and 3
 
 _PARTED_BYTES = 192
 """That memory moves more for a row of C where two tiles meet inside a sector, which TMA stores a part of from each.
-H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py). Where
-every other row of C begins inside one, all boxes of such a row meet so: 21 x 1376 x 1400 x 40 takes 40 us in boxes of
-64 columns, 50 in those of 32 (H200)."""
+H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py)."""
+
+_CUT_BYTES, _LARGE_CUT, _ROW_BYTES_PER_CLOCK = 96, 1.4, 128 / 3
+"""The same for a row of a box, where every other row of C begins inside a sector, and times of it where the L2 does not
+hold C (record 0069); what warps bring to C in a clock, by whole rows: 128 bytes from shared memory, then 64."""
 
 _SLOWED = 0.15
 """Of the clocks of MMAs, what an epilogue beside them adds at most."""
@@ -263,7 +261,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         together = _together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
-        whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
+        whole_rows, row_bytes = not (tma_stores(gemm) and is_misaligned(gemm, "C")), c.subtile * gemm.out.bytes
+        by_warps = (not whole_rows) * (row_bytes > SWIZZLE_ATOM_BYTES) * c.m * c.n * gemm.out.bytes
         return {
             "height": 1.0 * c.m,
             "width": 1.0 * c.n,
@@ -277,8 +276,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
             "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & whole_rows & (c.subtile > 0)),
-            "cut": _PARTED_BYTES / 2 * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
-            "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used),
+            "cut": _CUT_BYTES * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
+            "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used) + by_warps / _ROW_BYTES_PER_CLOCK,
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
         }
 
@@ -397,8 +396,9 @@ def timed(
         sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    parted_bytes = m * (c.parted * (columns - 1) + c.cut * n * (c.split_k == 1))
-    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes + partial_bytes(c, gemm))
+    cut = c.cut * (c.split_k == 1) * (_LARGE_CUT if count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes else 1.0)
+    parted_bytes = m * (c.parted * (columns - 1) + cut * n) + partial_bytes(c, gemm)
+    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)

@@ -34,6 +34,8 @@ def vectors_are_whole(program: Program) -> Iterator[Violation]:
             yield from _copy_vector(tile, staged.distribution.vector, program.gemm.operand(staged.operand).dtype)
         if tile.fragment is not None and staged.operand != "C":
             yield from _fragment_vector(program, tile)
+        elif staged.vector > 1 and staged.finished:
+            yield from _row_vector(program, tile)
         elif staged.vector > 1:
             yield from _register_vector(program, tile)
 
@@ -57,6 +59,18 @@ def _copy_vector(tile: Tile, width: int, moved: DType) -> Iterator[Violation]:
             f"not a multiple of {width}.",
             note=f"{tile.staged.operand} is contiguous along {span.dim}.",
             hint=f"make the tile's extent along {span.dim} a multiple of {width}, or use a smaller vector.",
+        )
+
+
+def _row_vector(program: Program, tile: Tile) -> Iterator[Violation]:
+    """What a lane stores of a row of an epilogue subtile."""
+    staged, width = tile.staged, tile.staged.vector
+    yield from _legal_width(width, tile.dtype.bytes, staged.name)
+    each, columns = program.subtile_columns(staged), program.result_columns(staged)
+    if each % width or columns % width:
+        yield Violation(
+            f"rows of {staged.name!r} are {each} of {columns} columns, not multiples of {width}.",
+            hint="use a narrower vector, or another subtile.",
         )
 
 

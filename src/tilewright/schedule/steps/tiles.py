@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Distribution, Pattern, Program, Staged
+from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.layout.arrangement import Arrangement, Auto, Interleaved, Permuted, SwizzleAtoms, Xor
 from tilewright.problem.gemm import DIMS, Dim, OperandName
 from tilewright.schedule.laws import check_program
@@ -151,8 +151,9 @@ class Relayout(Step):
 class Vectorize(Step):
     """for i in 8: A_frag[i] <- A_tile[k, i]   ->   for v in 2: A_frag[4v .. 4v+3] <- A_tile[k, 4v .. 4v+3]
 
-    `target` is a register tile (its load) or "C" (the store of the result). The copy of a shared tile has its vector
-    width in Distribute. Where alignment is not known the lowered variant falls back to single elements by itself.
+    `target` is a register tile (its load), "C" (the store of the result), or the shared tile of a result whose rows
+    warps store. The copy of another shared tile has its vector width in Distribute. Where alignment is not known the
+    lowered variant falls back to single elements by itself.
 
     Lanes of a matrix instruction hold two neighbours of C. For eight of 2 bytes a quad shuffle transpose exchanges
     words of four lanes, so that each stores a whole row of a fragment; a thread needs a multiple of four fragments
@@ -170,7 +171,7 @@ class Vectorize(Step):
         if self.target == "C":
             return check_program(replace(program, result_vector=self.width), doing)
         staged = find_tile(program, self.target, "vectorise")
-        if staged.space is Space.SHARED:
+        if staged.space is Space.SHARED and staged.route is not Route.MATRICES:
             refuse(
                 f"{doing}: it is a shared tile, whose copy is wide or narrow as it is distributed.",
                 hint=f"Distribute({self.target!r}, vector={self.width}).",

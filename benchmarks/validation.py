@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -20,13 +20,13 @@ import numpy as np
 
 from tilewright.bench.records import recorded, recorded_folder
 from tilewright.device.catalog import device
-from tilewright.kernels.work import Access, Phase, Work
+from tilewright.kernels.work import Access, Phase, WarpStep, Work
 from tilewright.ladders import LADDERS, find_rung
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
-from tilewright.prediction.load_waits import with_load_waits
 from tilewright.prediction.predict import dram_bytes
+from tilewright.prediction.waits import with_waits
 from tilewright.problem.formats import format_name, format_options
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
@@ -34,6 +34,9 @@ from tilewright.toolchain import Build, build
 OURS = "recorded here"
 BURSTS = "recorded here, in bursts"
 UNSEEN = "recorded here, to judge"
+
+MIXED = ("hierarchy", "swizzle")
+"""Ladders of kernels with and without tensor cores, which a record times in turn."""
 
 TOLD_APART = 0.05
 """Rungs whose speeds differ by less are as fast as each other: so much do runs and clocks differ."""
@@ -44,7 +47,12 @@ _ORIGINAL = "original sources"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded."""
+    """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded.
+
+    mixed: that clock is the median of a run in which most kernels had no tensor cores. A GPU clocks those higher: an
+    H200 1980 MHz, and 1.64 to 1.95 GHz, most often 1.81, where tensor cores multiply
+    (benchmarks/results/warp_waits_h200.json).
+    """
 
     rung: str
     m: int
@@ -55,6 +63,7 @@ class Measured:
     tflops: float
     source: str
     clock_mhz: float | None = None
+    mixed: bool = False
 
     @property
     def ladder(self) -> str:
@@ -88,8 +97,11 @@ class Case:
 
     @cached_property
     def predicted(self) -> Prediction:
-        """At the clock that was recorded with the figure, else at that of the data sheet."""
+        """At the clock that was recorded with the figure, else at that of the data sheet; with tensor cores in a mixed
+        run at no higher one than that of the data sheet's tensor figures."""
         spec, clock_mhz = device(self.measured.device), self.measured.clock_mhz
+        if clock_mhz is not None and self.measured.mixed and self.work.inputs:
+            clock_mhz = min(clock_mhz, spec.tensor_clock_mhz)
         return predict_time(
             self.work, spec, blocks_per_sm=self.blocks_per_sm, dram_bytes=self.dram_bytes, clock_mhz=clock_mhz
         )
@@ -123,7 +135,8 @@ def measured_rows() -> list[Measured]:
             spec = device(record.origin.device)
             size = (record.m, record.n, record.k)
             clock_mhz = record.origin.clock_mhz
-            one = Measured(record.rung, *size, record.dtype, spec.name, record.tflops, OURS, clock_mhz)
+            told = (record.rung, *size, record.dtype, spec.name, record.tflops, OURS, clock_mhz)
+            one = Measured(*told, mixed=ladder in MIXED)
             found[one.key, OURS] = one
     for line in (recorded_folder() / "hopper_h200.jsonl").read_text(encoding="utf-8").splitlines():
         record_of = json.loads(line)
@@ -146,7 +159,8 @@ def unseen_rows(record: str = "rung_sizes_h100.json") -> list[Measured]:
                 continue
             gemm = find_rung(name).gemm(m, n, k)
             size, tflops = (gemm.m, gemm.n, gemm.k), gemm.flops / us / 1e6
-            found.append(Measured(name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"]))
+            told_of = (name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"])
+            found.append(Measured(*told_of, mixed=True))
     return found
 
 
@@ -182,9 +196,11 @@ def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, 
         blocks = built.occupancy(spec, cubin).blocks_per_sm
         moved = round(dram_bytes(built, spec, blocks))
         told = {"blocks_per_sm": blocks, "dram_bytes": moved}
-        rounds = with_load_waits(work, built, cubin, spec).load_groups
-        if rounds != work.load_groups:
-            told["load_groups"] = round(float(rounds), 3)
+        waiting = with_waits(work, built, cubin, spec)
+        if waiting.load_groups != work.load_groups:
+            told["load_groups"] = round(float(waiting.load_groups), 3)
+        if waiting.read is not None:
+            told["read"] = [round(float(number), 3) for number in astuple(waiting.read)]
         inputs[one.key] = {**told, "work": plain(work)}
     return inputs
 
@@ -240,9 +256,10 @@ def cases() -> list[Case]:
 
 
 def case_of(one: Measured, inputs: Mapping[str, Any]) -> Case:
-    """A figure with its inputs, as `collect` has them. load_groups: as the machine code waits, if that differs."""
+    """A figure with its inputs, as `collect` has them. load_groups, read: as the machine code waits."""
     work = _work(inputs["work"])
-    work = replace(work, load_groups=inputs.get("load_groups", work.load_groups))
+    read = WarpStep(*inputs["read"]) if "read" in inputs else None
+    work = replace(work, load_groups=inputs.get("load_groups", work.load_groups), read=read)
     return Case(one, work, inputs["blocks_per_sm"], inputs["dram_bytes"])
 
 

@@ -11,7 +11,7 @@ from tilewright.device.catalog import device
 from tilewright.kernels.work import Work
 from tilewright.ladders import find_rung
 from tilewright.prediction.counting import work_of
-from tilewright.prediction.load_waits import awaited_clocks, with_load_waits
+from tilewright.prediction.waits import awaited_clocks, with_waits
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.machine_code import Instruction, Kind
 from tilewright.runtime.nvrtc import compiler_version
@@ -57,7 +57,7 @@ def rounds(name: str, size: int = 1024) -> tuple[Work, Work]:
     rung = find_rung(name)
     built = build(rung.gemm(size, size, size), rung)
     work = work_of(built)
-    return work, with_load_waits(work, built, built.compile(H200.arch, cache=CubinCache()), H200)
+    return work, with_waits(work, built, built.compile(H200.arch, cache=CubinCache()), H200)
 
 
 @of_this_compiler

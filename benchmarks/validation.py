@@ -206,23 +206,35 @@ def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, 
 
 
 def plain(work: Work) -> dict[str, Any]:
-    """Plain values of what a block does, zeros left out, numbers as short as they are exact enough."""
+    """Plain values of what a block does, zeros left out, numbers as short as they are exact enough; an access by the
+    values of its fields in order, the last zeros left out."""
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: short(part) for name, part in value.items() if part not in (0, "", False, ())}
+            kept = {name: part for name, part in value.items() if part not in (0, "", False, (), None)}
+            return {
+                name: [ordered(one) for one in part] if name == "accesses" else short(part)
+                for name, part in kept.items()
+            }
         if isinstance(value, (list, tuple)):
             return [short(part) for part in value]
         if isinstance(value, float):
             return int(value) if value.is_integer() else round(value, 4)
         return value
 
+    def ordered(access: dict[str, Any]) -> list[Any]:
+        values = [int(value) if isinstance(value, bool) else short(value) for value in access.values()]
+        while not values[-1]:
+            values.pop()
+        return values
+
     return dict(short(asdict(work)))
 
 
 def _work(data: dict[str, Any]) -> Work:
     def phase(part: dict[str, Any]) -> Phase:
-        return Phase(**{**part, "accesses": tuple(Access(**one) for one in part.get("accesses", ()))})
+        accesses = tuple(Access(*one) for one in part.get("accesses", ()))
+        return Phase(**{**part, "accesses": accesses})
 
     return Work(**{**data, "step": phase(data.get("step", {})), "rest": phase(data.get("rest", {}))})
 

@@ -80,8 +80,8 @@ FROM_GLOBAL = frozenset({Kind.LOAD, Kind.COPY})
 class Instruction:
     """sets: the scoreboard that says when its result is there; None: it sets none. awaits: scoreboards, as bits.
 
-    clocks: until the warp may issue its next instruction. reads: of an FFMA, the register of each of its three operands,
-    None for one that is none; kept: of these, which stay in the reuse cache, as bits.
+    clocks: until the warp may issue its next instruction. reads: of an FFMA, the register of each of its operands, None
+    for one that is none; kept: of these, which stay in the reuse cache, as bits.
     """
 
     kind: Kind

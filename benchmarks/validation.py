@@ -50,8 +50,7 @@ class Measured:
     """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded.
 
     mixed: that clock is the median of a run in which most kernels had no tensor cores. A GPU clocks those higher: an
-    H200 1980 MHz, and 1.64 to 1.95 GHz, most often 1.81, where tensor cores multiply
-    (benchmarks/results/warp_waits_h200.json).
+    H200 1976 to 1980 MHz, and 1641 to 1806 where tensor cores multiply (benchmarks/results/warp_waits_h200.json).
     """
 
     rung: str
@@ -150,17 +149,32 @@ def measured_rows() -> list[Measured]:
 
 def unseen_rows(record: str = "rung_sizes_h100.json") -> list[Measured]:
     """Rungs at sizes that were timed to judge the model (benchmarks/rung_sizes.py)."""
+    return [one for one, _ in _unseen(record)]
+
+
+def unseen_inputs(record: str) -> dict[str, dict[str, Any]]:
+    """What the record has of the machine code that was timed: inputs of the model, by the key of a figure."""
+    found: dict[str, dict[str, Any]] = {}
+    for one, code in _unseen(record):
+        if code is not None:
+            blocks, rounds, *step = code
+            found[one.key] = {"blocks_per_sm": int(blocks), "load_groups": rounds, "read": step or None}
+    return found
+
+
+def _unseen(record: str) -> list[tuple[Measured, list[float] | None]]:
     told = json.loads((recorded_folder() / record).read_text(encoding="utf-8"))
     spec, found = device(told["origin"]["device"]), []
     for sizes, of in told["sizes"].items():
         m, n, k = (int(part) for part in sizes.split("x"))
-        for name, us in zip(told["rungs"], of["us"], strict=True):
+        codes = of.get("code", [None] * len(told["rungs"]))
+        for name, us, code in zip(told["rungs"], of["us"], codes, strict=True):
             if us is None:
                 continue
             gemm = find_rung(name).gemm(m, n, k)
             size, tflops = (gemm.m, gemm.n, gemm.k), gemm.flops / us / 1e6
             told_of = (name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"])
-            found.append(Measured(*told_of, mixed=True))
+            found.append((Measured(*told_of, mixed=True), code))
     return found
 
 
@@ -270,7 +284,7 @@ def cases() -> list[Case]:
 def case_of(one: Measured, inputs: Mapping[str, Any]) -> Case:
     """A figure with its inputs, as `collect` has them. load_groups, read: as the machine code waits."""
     work = _work(inputs["work"])
-    read = WarpStep(*inputs["read"]) if "read" in inputs else None
+    read = WarpStep(*inputs["read"]) if inputs.get("read") else None
     work = replace(work, load_groups=inputs.get("load_groups", work.load_groups), read=read)
     return Case(one, work, inputs["blocks_per_sm"], inputs["dram_bytes"])
 

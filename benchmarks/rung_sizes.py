@@ -4,6 +4,7 @@
 
 Kernels are compiled in as many processes as there are cores, then the rungs of one problem are timed in turn. Results
 are not checked: `tilewright ladder` does that. A rung that cannot run at a size is left out, and the record says why.
+What the model reads from machine code is recorded as well, as another compiler moves loads to other places.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from tilewright.bench.records import this_run
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS, find_rung
+from tilewright.prediction.counting import work_of
+from tilewright.prediction.waits import with_waits
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.runtime.cubin_cache import CubinCache
@@ -59,6 +63,16 @@ def compiled(name: str, size: Size, spec: DeviceSpec) -> str:
     return ""
 
 
+def read_from_code(name: str, size: Size, spec: DeviceSpec) -> list[float]:
+    """Blocks an SM, rounds of loads, and what `WarpStep` has, of the machine code of a rung at a size."""
+    built = built_at(name, size, spec)
+    cubin = built.compile(spec.arch, cache=CubinCache())
+    work = with_waits(work_of(built), built, cubin, spec)
+    blocks = built.occupancy(spec, cubin).blocks_per_sm
+    step = () if work.read is None else astuple(work.read)
+    return [round(float(number), 3) for number in (blocks, work.load_groups, *step)]
+
+
 def timed(gpu: Gpu, spec: DeviceSpec, size: Size, names: Iterable[str], rounds: int, graph_ms: float) -> dict[str, Any]:
     """Microseconds of rungs at a size, and the clock meanwhile."""
     problems: dict[Gemm, dict[str, Build]] = {}
@@ -77,10 +91,11 @@ def timed(gpu: Gpu, spec: DeviceSpec, size: Size, names: Iterable[str], rounds: 
 
 
 def record(origin: Mapping[str, Any], names: Sequence[str], sizes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file: microseconds of each size in the order of `rungs`, null where a rung cannot run."""
+    """The file: microseconds of each size, and what was read from machine code, in the order of `rungs`; null where a
+    rung cannot run."""
     lines = []
     for size, told in sizes.items():
-        in_order = {**told, "us": [told["us"].get(name) for name in names]}
+        in_order = {**told, **{what: [told[what].get(name) for name in names] for what in ("us", "code")}}
         lines.append(f"{json.dumps(size)}:{json.dumps(in_order, separators=(',', ':'))}")
     head = json.dumps({"origin": origin, "rungs": list(names)}, separators=(",", ":"))
     return head[:-1] + ',"sizes":{\n' + ",\n".join(lines) + "\n}}\n"
@@ -100,7 +115,9 @@ def main() -> None:
     cases = [(name, size) for size in given.sizes for name in names]
     with ProcessPoolExecutor() as pool:
         why = list(pool.map(compiled, *zip(*cases, strict=True), [spec] * len(cases), chunksize=4))
-    refused = {case: told for case, told in zip(cases, why, strict=True) if told}
+        refused = {case: told for case, told in zip(cases, why, strict=True) if told}
+        kept = [case for case in cases if case not in refused]
+        code = dict(zip(kept, pool.map(read_from_code, *zip(*kept, strict=True), [spec] * len(kept)), strict=True))
     origin: Mapping[str, Any] = {
         "device": gpu.name,
         "driver": gpu.driver_version,
@@ -112,6 +129,7 @@ def main() -> None:
         can = [name for name in names if (name, size) not in refused]
         told = timed(gpu, spec, size, can, given.rounds, given.graph_ms)
         left_out = {name: refused[name, size] for name in names if (name, size) in refused}
+        told["code"] = {name: code[name, size] for name in can}
         sizes["x".join(map(str, size))] = told | ({"left_out": left_out} if left_out else {})
         given.out.write_text(record(origin, names, sizes), encoding="utf-8")
         print(size, len(told["us"]), "rungs", told["clock_mhz"], flush=True)

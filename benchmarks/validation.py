@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -20,13 +20,13 @@ import numpy as np
 
 from tilewright.bench.records import recorded, recorded_folder
 from tilewright.device.catalog import device
-from tilewright.kernels.work import Access, Phase, Work
+from tilewright.kernels.work import Access, Phase, WarpStep, Work
 from tilewright.ladders import LADDERS, find_rung
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
-from tilewright.prediction.load_waits import with_load_waits
 from tilewright.prediction.predict import dram_bytes
+from tilewright.prediction.waits import with_waits
 from tilewright.problem.formats import format_name, format_options
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
@@ -34,6 +34,9 @@ from tilewright.toolchain import Build, build
 OURS = "recorded here"
 BURSTS = "recorded here, in bursts"
 UNSEEN = "recorded here, to judge"
+
+MIXED = ("hierarchy", "swizzle")
+"""Ladders of kernels with and without tensor cores, which a record times in turn."""
 
 TOLD_APART = 0.05
 """Rungs whose speeds differ by less are as fast as each other: so much do runs and clocks differ."""
@@ -44,7 +47,11 @@ _ORIGINAL = "original sources"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded."""
+    """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded.
+
+    mixed: that clock is the median of a run in which most kernels had no tensor cores. A GPU clocks those higher: an
+    H200 1976 to 1980 MHz, and 1641 to 1806 where tensor cores multiply (benchmarks/results/warp_waits_h200.json).
+    """
 
     rung: str
     m: int
@@ -55,6 +62,7 @@ class Measured:
     tflops: float
     source: str
     clock_mhz: float | None = None
+    mixed: bool = False
 
     @property
     def ladder(self) -> str:
@@ -88,8 +96,11 @@ class Case:
 
     @cached_property
     def predicted(self) -> Prediction:
-        """At the clock that was recorded with the figure, else at that of the data sheet."""
+        """At the clock that was recorded with the figure, else at that of the data sheet; with tensor cores in a mixed
+        run at no higher one than that of the data sheet's tensor figures."""
         spec, clock_mhz = device(self.measured.device), self.measured.clock_mhz
+        if clock_mhz is not None and self.measured.mixed and self.work.inputs:
+            clock_mhz = min(clock_mhz, spec.tensor_clock_mhz)
         return predict_time(
             self.work, spec, blocks_per_sm=self.blocks_per_sm, dram_bytes=self.dram_bytes, clock_mhz=clock_mhz
         )
@@ -123,7 +134,8 @@ def measured_rows() -> list[Measured]:
             spec = device(record.origin.device)
             size = (record.m, record.n, record.k)
             clock_mhz = record.origin.clock_mhz
-            one = Measured(record.rung, *size, record.dtype, spec.name, record.tflops, OURS, clock_mhz)
+            told = (record.rung, *size, record.dtype, spec.name, record.tflops, OURS, clock_mhz)
+            one = Measured(*told, mixed=ladder in MIXED)
             found[one.key, OURS] = one
     for line in (recorded_folder() / "hopper_h200.jsonl").read_text(encoding="utf-8").splitlines():
         record_of = json.loads(line)
@@ -137,16 +149,32 @@ def measured_rows() -> list[Measured]:
 
 def unseen_rows(record: str = "rung_sizes_h100.json") -> list[Measured]:
     """Rungs at sizes that were timed to judge the model (benchmarks/rung_sizes.py)."""
+    return [one for one, _ in _unseen(record)]
+
+
+def unseen_inputs(record: str) -> dict[str, dict[str, Any]]:
+    """What the record has of the machine code that was timed: inputs of the model, by the key of a figure."""
+    found: dict[str, dict[str, Any]] = {}
+    for one, code in _unseen(record):
+        if code is not None:
+            blocks, rounds, *step = code
+            found[one.key] = {"blocks_per_sm": int(blocks), "load_groups": rounds, "read": step or None}
+    return found
+
+
+def _unseen(record: str) -> list[tuple[Measured, list[float] | None]]:
     told = json.loads((recorded_folder() / record).read_text(encoding="utf-8"))
     spec, found = device(told["origin"]["device"]), []
     for sizes, of in told["sizes"].items():
         m, n, k = (int(part) for part in sizes.split("x"))
-        for name, us in zip(told["rungs"], of["us"], strict=True):
+        codes = of.get("code", [None] * len(told["rungs"]))
+        for name, us, code in zip(told["rungs"], of["us"], codes, strict=True):
             if us is None:
                 continue
             gemm = find_rung(name).gemm(m, n, k)
             size, tflops = (gemm.m, gemm.n, gemm.k), gemm.flops / us / 1e6
-            found.append(Measured(name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"]))
+            told_of = (name, *size, format_name(gemm), spec.name, tflops, UNSEEN, of["clock_mhz"])
+            found.append((Measured(*told_of, mixed=True), code))
     return found
 
 
@@ -182,31 +210,45 @@ def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, 
         blocks = built.occupancy(spec, cubin).blocks_per_sm
         moved = round(dram_bytes(built, spec, blocks))
         told = {"blocks_per_sm": blocks, "dram_bytes": moved}
-        rounds = with_load_waits(work, built, cubin, spec).load_groups
-        if rounds != work.load_groups:
-            told["load_groups"] = round(float(rounds), 3)
+        waiting = with_waits(work, built, cubin, spec)
+        if waiting.load_groups != work.load_groups:
+            told["load_groups"] = round(float(waiting.load_groups), 3)
+        if waiting.read is not None:
+            told["read"] = [round(float(number), 3) for number in astuple(waiting.read)]
         inputs[one.key] = {**told, "work": plain(work)}
     return inputs
 
 
 def plain(work: Work) -> dict[str, Any]:
-    """Plain values of what a block does, zeros left out, numbers as short as they are exact enough."""
+    """Plain values of what a block does, zeros left out, numbers as short as they are exact enough; an access by the
+    values of its fields in order, the last zeros left out."""
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: short(part) for name, part in value.items() if part not in (0, "", False, ())}
+            kept = {name: part for name, part in value.items() if part not in (0, "", False, (), None)}
+            return {
+                name: [ordered(one) for one in part] if name == "accesses" else short(part)
+                for name, part in kept.items()
+            }
         if isinstance(value, (list, tuple)):
             return [short(part) for part in value]
         if isinstance(value, float):
             return int(value) if value.is_integer() else round(value, 4)
         return value
 
+    def ordered(access: dict[str, Any]) -> list[Any]:
+        values = [int(value) if isinstance(value, bool) else short(value) for value in access.values()]
+        while not values[-1]:
+            values.pop()
+        return values
+
     return dict(short(asdict(work)))
 
 
 def _work(data: dict[str, Any]) -> Work:
     def phase(part: dict[str, Any]) -> Phase:
-        return Phase(**{**part, "accesses": tuple(Access(**one) for one in part.get("accesses", ()))})
+        accesses = tuple(Access(*one) for one in part.get("accesses", ()))
+        return Phase(**{**part, "accesses": accesses})
 
     return Work(**{**data, "step": phase(data.get("step", {})), "rest": phase(data.get("rest", {}))})
 
@@ -240,9 +282,10 @@ def cases() -> list[Case]:
 
 
 def case_of(one: Measured, inputs: Mapping[str, Any]) -> Case:
-    """A figure with its inputs, as `collect` has them. load_groups: as the machine code waits, if that differs."""
+    """A figure with its inputs, as `collect` has them. load_groups, read: as the machine code waits."""
     work = _work(inputs["work"])
-    work = replace(work, load_groups=inputs.get("load_groups", work.load_groups))
+    read = WarpStep(*inputs["read"]) if inputs.get("read") else None
+    work = replace(work, load_groups=inputs.get("load_groups", work.load_groups), read=read)
     return Case(one, work, inputs["blocks_per_sm"], inputs["dram_bytes"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from tilewright.bench.records import recorded_folder
 from tilewright.device.catalog import A100, H200, RTX_3090
 from tilewright.device.spec import DeviceSpec
-from tilewright.kernels.work import Access, Phase, Work
+from tilewright.kernels.work import Access, Phase, WarpStep, Work
 from tilewright.model.demand import (
     MMA_SYNC_SHARE,
     TF32_ROUNDING,
@@ -164,11 +164,52 @@ def test_a_warp_alone_on_its_scheduler_waits_for_instructions_of_long_loops() ->
     assert "instructions" in next(one.what for one in slow.terms if one.name == "latency")
 
 
+def read_as(issued: float = 0.0, covered: float = 0.0, constants: float = 0.0, ffma: float = 0.0, code: int = 0) -> Sm:
+    return Sm.of(replace(WORK, read=WarpStep(issued, covered, constants, ffma, code)), H200)
+
+
+def test_other_warps_of_a_scheduler_cover_what_a_warp_waits_for_in_its_own_step() -> None:
+    counted = Sm.of(WORK, H200).busy
+    assert WORK.warps == 8  # two a scheduler
+    assert read_as(issued=500, covered=100).busy == counted  # which takes longer than that
+    assert read_as(issued=500, covered=8000).busy == shared_clocks(500, 8000, 2) > counted
+    assert read_as().busy == counted
+
+
+def test_no_warp_of_a_block_covers_what_all_of_them_wait_for_behind_a_barrier() -> None:
+    assert read_as(constants=90).wait == Sm.of(WORK, H200).wait + 90
+
+
+def test_register_banks_and_the_length_of_the_loop_are_those_of_the_machine_code() -> None:
+    assert read_as(ffma=1.4).step.fp32 == pytest.approx(1.4 * WORK.step.fp32 / 4)
+    assert read_as().step.fp32 == Sm.of(WORK, H200).step.fp32
+    turing = replace(H200, ffma_issue_interval_clk=2)
+    assert Sm.of(replace(WORK, read=WarpStep(0, 0, 0, 1.4, 0)), turing).step.fp32 == 2 * WORK.step.fp32 / 4
+    alone = replace(WORK, warps=4, code=1024)
+    long = replace(alone, read=WarpStep(0, 0, 0, 0, 4096))
+    assert not Sm.of(alone, H200).fetch(1) and Sm.of(long, H200).fetch(1) == 4096 * FETCH_CLOCKS
+
+
+def test_copies_that_run_ahead_come_from_where_the_data_lies_if_that_is_known() -> None:
+    ahead = replace(WORK, steps_ahead=2)
+    assert Sm.of(ahead, H200).ahead == H200.dram_latency_clk / 2
+    assert Sm.of(replace(ahead, from_dram=1.0), H200).ahead == H200.dram_latency_clk / 2
+    near = Sm.of(replace(ahead, from_dram=1e-9), H200)
+    assert near.ahead == pytest.approx(H200.l2_latency_clk / 2)
+
+
+def test_a_warp_alone_waits_for_its_fragments_as_its_machine_code_does() -> None:
+    few = replace(WORK, warps=4, step=Phase(fp32=1024), load_groups=0, read=WarpStep(300, 500, 0, 0, 0))
+    assert Sm.of(few, H200).warps_clocks(1) == 800
+    assert Sm.of(replace(few, steps_ahead=1), H200).warps_clocks(1) == 800 + H200.dram_latency_clk
+
+
 @pytest.mark.parametrize(
     "work",
     [
         WORK,
         replace(WORK, products_awaited=True),
+        replace(WORK, read=WarpStep(issued=600, covered=2000, constants=100, ffma=1.3, code=4096)),
         replace(WORK, blocks=1),
         replace(WORK, blocks=133),
         replace(WORK, steps=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,20 @@ from validation import (
     Case,
     accuracy,
     by_ladder_and_gpu,
+    case_of,
     cases,
+    collect,
     measured_rows,
+    plain,
     spearman,
     sustained_cases,
+    unseen_inputs,
+    unseen_rows,
 )
 
+from tilewright.device.catalog import device
 from tilewright.model.power import DRAM_PJ, INSTRUCTION_PJ, L2_PJ, MMA_PJ
+from tilewright.runtime.cubin_cache import CubinCache
 
 ROOT = Path(__file__).parents[2]
 ALL = cases()
@@ -110,3 +118,40 @@ def test_the_page_is_what_the_model_says() -> None:
         [sys.executable, ROOT / "benchmarks" / "predictions.py", "--check"], capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_kernels_with_tensor_cores_are_predicted_at_their_own_clock_in_a_run_of_both() -> None:
+    h200 = device("H200")
+    tensor, scalar = (
+        next(case for case in cases() if case.measured.rung == name and case.measured.device == "H200")
+        for name in ("hierarchy/v07", "hierarchy/v06")
+    )
+    for case, mixed, clock_mhz in (
+        (tensor, True, h200.tensor_clock_mhz),
+        (tensor, False, h200.boost_clock_mhz),
+        (scalar, True, h200.boost_clock_mhz),
+    ):
+        measured = replace(case.measured, clock_mhz=float(h200.boost_clock_mhz), mixed=mixed)
+        assert replace(case, measured=measured).predicted.clock_hz == 1e6 * clock_mhz
+    slow = replace(tensor, measured=replace(tensor.measured, clock_mhz=1500.0, mixed=True))
+    assert slow.predicted.clock_hz == 1.5e9
+
+
+def test_the_code_that_was_timed_is_recorded_with_each_figure() -> None:
+    for record in ("rung_sizes_fresh_h200.json", "rung_sizes_h200.json"):
+        rows, inputs = unseen_rows(record), unseen_inputs(record)
+        assert inputs.keys() == {one.key for one in rows} and len(rows) == 236
+        read = inputs[next(one.key for one in rows if one.rung == "worklog/6")]
+        case = case_of(rows[0], {"work": plain(ALL[0].work), "dram_bytes": 1, **read})
+        assert case.work.read is not None and case.work.read.issued > 512
+        hopper = inputs[next(one.key for one in rows if one.rung == "hopper/best")]
+        assert hopper["read"] is None and hopper["blocks_per_sm"] == 1
+    assert not unseen_inputs("rung_sizes_h100.json")
+
+
+@pytest.mark.slow
+def test_figures_that_nobody_had_seen_are_within_seven_percent() -> None:
+    rows, read = unseen_rows("rung_sizes_fresh_h200.json"), unseen_inputs("rung_sizes_fresh_h200.json")
+    inputs = collect(rows, CubinCache())
+    of = accuracy([case_of(one, {**inputs[one.key], **read[one.key]}) for one in rows])
+    assert of.mean_error < 0.07 and of.within_20 > 0.97

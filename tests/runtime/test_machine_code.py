@@ -21,6 +21,8 @@ from tilewright.toolchain import build
 LOAD, MULTIPLY, BARRIER, OTHER, BRANCH = (
     Instruction(kind, None, 0) for kind in (Kind.LOAD, Kind.MULTIPLY_ADD, Kind.BARRIER, Kind.OTHER, Kind.BRANCH)
 )
+_FFMA = re.compile(r"FFMA\S*\s+R\w+, (.*?) ;")
+_REGISTER = re.compile(r"[-|]*R(\d+)")
 _TEXT = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(\S+?)[.\s;].*?/\* 0x([0-9a-f]{16}) \*/")
 _UPPER = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")
 _LABEL = re.compile(r"\.(L_\w+):")
@@ -32,8 +34,8 @@ def compiled(rung: str, arch: str) -> Cubin:
     return build(found.gemm(256, 256, 256), found).compile(arch, cache=CubinCache())
 
 
-def disassembled(cubin: Cubin) -> tuple[list[tuple[str, int]], set[tuple[int, int]]]:
-    """By nvdisasm: the name and the upper half of each instruction, and the loops."""
+def text_of(cubin: Cubin) -> str:
+    """By nvdisasm."""
     from cuda import pathfinder
 
     tool: Any = pathfinder.find_nvidia_binary_utility("nvdisasm")
@@ -42,7 +44,12 @@ def disassembled(cubin: Cubin) -> tuple[list[tuple[str, int]], set[tuple[int, in
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin.image)
-        text = subprocess.run([tool, "-c", "-hex", str(file)], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([tool, "-c", "-hex", str(file)], capture_output=True, text=True, check=True).stdout
+
+
+def disassembled(cubin: Cubin) -> tuple[list[tuple[str, int]], set[tuple[int, int]]]:
+    """By nvdisasm: the name and the upper half of each instruction, and the loops."""
+    text = text_of(cubin)
     code: list[tuple[str, int]] = []
     labels: dict[str, int] = {}
     branches: list[tuple[int, str]] = []
@@ -72,7 +79,23 @@ def test_instructions_and_loops_are_those_of_nvdisasm(rung: str, arch: str) -> N
         scoreboard = upper >> 110 - 64 & 7
         assert one.sets == (None if scoreboard == 7 else scoreboard)
         assert one.awaits == upper >> 116 - 64 & 63
+        assert one.clocks == max(1, upper >> 105 - 64 & 15)
     assert set(found.loops) == loops
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120"])
+def test_registers_and_the_reuse_cache_are_those_of_nvdisasm(arch: str) -> None:
+    cubin = compiled("worklog/6", arch)
+    texts = _FFMA.findall(text_of(cubin))
+    found = [one for one in MachineCode.of(cubin).instructions if one.kind is Kind.MULTIPLY_ADD]
+    assert len(found) == len(texts) > 512
+    for one, operands in zip(found, (text.split(", ") for text in texts), strict=True):
+        registers = [int(number[1]) if (number := _REGISTER.match(operand)) else None for operand in operands]
+        assert [one.reads[slot] for slot, number in enumerate(registers) if number is not None] == [
+            number for number in registers if number is not None
+        ]
+        kept = [slot for slot, operand in enumerate(operands) if operand.endswith(".reuse")]
+        assert kept == [slot for slot in range(3) if one.kept >> slot & 1]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -22,6 +22,7 @@ from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ir.kernel import SAFE, Variant
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.machine_code import MachineCode
 from tilewright.runtime.nvrtc import compile_ptx
 from tilewright.runtime.register_banks import main_loop
 from tilewright.runtime.sass import disassemble
@@ -125,6 +126,6 @@ def _text(built: Build, form: Form, arch: str) -> str:
         case Form.PTX:
             return compile_ptx(built.source, arch)
         case Form.SASS:
-            text = disassemble(built.compile(arch, cache=CubinCache()))
-            loop = main_loop(text)
+            cubin = built.compile(arch, cache=CubinCache())
+            text, loop = disassemble(cubin), main_loop(MachineCode.of(cubin))
             return text if loop is None else f"// {loop}\n{text}"

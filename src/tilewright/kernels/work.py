@@ -80,6 +80,24 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class WarpStep:
+    """What machine code says of a step of one warp, in clocks. issued: in which its scheduler issues for it, register
+    banks included; covered: in which it waits for fragments and for what its instructions take, while other warps may
+    issue; both 0 where loops inside of a step hide how often they run. constants: in which it waits for constants and
+    special registers, right behind a barrier or before a load, so that all warps of the block wait with it.
+
+    ffma: from one FFMA to the next, as register banks allow; 0: too few to tell. code: instructions of the loop; 0: as
+    `Work.code` has it.
+    """
+
+    issued: float
+    covered: float
+    constants: float
+    ffma: float
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What one block does, and how many there are.
 
@@ -93,6 +111,7 @@ class Work:
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     code: instructions of a warp that a step is written out to, a rolled loop counted once; 0: not counted.
     from_dram: of the bytes that the L2 is asked for, the share that comes from DRAM; 0: not known.
+    read: of a step, what machine code says of one warp; None: it was not asked.
     """
 
     step: Phase
@@ -113,6 +132,7 @@ class Work:
     sums: str = "f32"
     code: Column = 0
     from_dram: Column = 0.0
+    read: WarpStep | None = None
 
     def from_dram_as(self, dram_bytes: float) -> Work:
         """The same work, of a grid that moves so many bytes between L2 and DRAM.

@@ -55,10 +55,11 @@ def located(program: Program, env: Env = HERE) -> Located:
         return Located({**SIZES, "k": size}, {"k": first}, {**SIZES, "k": first + size})
     if program.split_k in (SplitK.NONE, SplitK.RANKS):
         return Located()
-    # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
     is_equal = program.split_k.by_items and program.walk is Walk.PERSISTENT
-    size = equal_part() if is_equal else env[K_SIZE.name]
-    return Located(size={**SIZES, "k": size}, origin={"k": env[K_FIRST.name]})
+    first, size = env[K_FIRST.name], equal_part() if is_equal else env[K_SIZE.name]
+    # Copies that run ahead load nothing of the next part, but where they run on into the item that comes next.
+    end = first + size if program.walk is Walk.ONE_TILE else SIZES["k"]
+    return Located({**SIZES, "k": size}, {"k": first}, {**SIZES, "k": end})
 
 
 def equal_part() -> Expr:

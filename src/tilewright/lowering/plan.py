@@ -15,7 +15,7 @@ from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.work import Walk
 from tilewright.lowering.copies import needs_scope
 from tilewright.lowering.epilogue_plan import EpiloguePlan, epilogue_plan
-from tilewright.lowering.generator import Beside, Beyond, Position
+from tilewright.lowering.generator import Beside, Beyond
 from tilewright.lowering.scheduler import TileScheduler
 
 
@@ -23,13 +23,11 @@ from tilewright.lowering.scheduler import TileScheduler
 class Hop:
     """The way of a shared tile of A or B under the pipelined loop.
 
-    lead: iterations that its copy is started ahead of the use. prefetched: loaded into registers first, and stored to
-    its stage at the end of the iteration. at: where in an iteration it is started.
+    prefetched: loaded into registers first, and stored to its stage at the end of the iteration. beyond: what is done
+    where there is no tile to copy.
     """
 
     tile: Staged
-    lead: int
-    at: Position
     beyond: Beyond
 
     @property
@@ -120,10 +118,8 @@ def _hops(program: Program, loop: Loop, ring: Ring | None, spread: Beside) -> tu
     in_ring = ring is not None and ring.loop == loop
     if not in_ring and not any(tile.prefetched for tile in tiles):
         return ()
-    lead = ring.stages - 1 if ring is not None and in_ring else 0
-    at = Position.BESIDE if in_ring and spread.loop else Position.HEAD
     beyond = _beyond(program, tiles, in_ring and bool(spread.loop))
-    return tuple(Hop(tile, lead, at, beyond) for tile in tiles)
+    return tuple(Hop(tile, beyond) for tile in tiles)
 
 
 def _beyond(program: Program, tiles: tuple[Staged, ...], spread: bool) -> Beyond:

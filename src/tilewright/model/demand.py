@@ -23,7 +23,7 @@ H200, measured (benchmarks/results/matrix_rate_h200.json)."""
 
 FFMA_CLOCKS = 1.15
 """Of a scheduler that issues an FFMA each clock at best: two of its three operands may lie in one register bank.
-Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45."""
+Fitted, and taken where no machine code tells (`WarpStep.ffma`): that of 8 x 8 thread tiles says 1.05 to 1.4."""
 
 ADDED_PER_COPY = 1.5
 """Instructions that compute addresses and guards, for each access that moves a tile. Fitted; in machine code 1 to 4."""
@@ -58,15 +58,19 @@ class Demand:
         return np.maximum(np.maximum(self.issue, self.fp32), self.integer)
 
 
-def ffma_clocks(spec: DeviceSpec) -> float:
+def ffma_clocks(work: Work, spec: DeviceSpec) -> float:
     """Of a scheduler, from one FFMA to the next: register banks do not matter where it has two clocks for each."""
-    return max(float(spec.ffma_issue_interval_clk), FFMA_CLOCKS)
+    return max(float(spec.ffma_issue_interval_clk), _by_banks(work))
+
+
+def _by_banks(work: Work) -> float:
+    return (work.read.ffma if work.read is not None else 0.0) or FFMA_CLOCKS
 
 
 def demand_of(phase: Phase, work: Work, spec: DeviceSpec, wavefront_clocks: float = WAVEFRONT_CLOCKS) -> Demand:
     """What a phase of one block asks of an SM."""
     # Where an FFMA has two clocks, its operands come in time.
-    ffma = FFMA_CLOCKS if spec.ffma_issue_interval_clk == 1 else 1.0
+    ffma = _by_banks(work) if spec.ffma_issue_interval_clk == 1 else 1.0
     issued = sum(one.requests for one in phase.accesses if not one.is_far_side)
     added = ADDED_PER_COPY * sum(one.requests for one in phase.accesses if _is_copying(one))
     units = (phase.operand_bytes + phase.tma_bytes) / SHARED_BYTES_PER_CLOCK
@@ -75,7 +79,7 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec, wavefront_clocks: floa
     schedulers = spec.schedulers_per_sm
     return Demand(
         issue=(phase.fp32 * ffma + phase.matrix_instructions + issued + added + rounding + phase.other) / schedulers,
-        fp32=phase.fp32 * ffma_clocks(spec) / schedulers,
+        fp32=phase.fp32 * ffma_clocks(work, spec) / schedulers,
         integer=phase.conversions * spec.alu_issue_interval_clk / schedulers,
         tensor=phase.matrix_flops / rate if rate else 0.0,
         accesses=units + sum(access_clocks(one, spec, wavefront_clocks) for one in phase.accesses),

@@ -77,8 +77,14 @@ class Sm:
 
     @property
     def busy(self) -> Any:
-        """Clocks of one step of one block, as its warps overlap what it asks."""
-        return overlapped(self.step, self.work)
+        """Clocks of one step of one block, as its warps overlap what it asks; no less than they take to cover what each
+        of them waits for, where machine code tells."""
+        work, read = self.work, self.work.read
+        asked = overlapped(self.step, work)
+        if read is None or not read.issued:
+            return asked
+        warps = max(1, round(work.warps / self.spec.schedulers_per_sm))
+        return np.maximum(asked, shared_clocks(read.issued, read.covered, warps))[()]
 
     @property
     def wait(self) -> Any:
@@ -86,7 +92,8 @@ class Sm:
         work = self.work
         barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
         strips = np.minimum(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
-        return barriers + work.load_groups * self.load_latency + strips
+        constants = work.read.constants if work.read is not None else 0.0
+        return barriers + constants + work.load_groups * self.load_latency + strips
 
     @property
     def load_latency(self) -> Any:
@@ -108,18 +115,20 @@ class Sm:
     def fetch(self, together: Any) -> Any:
         """Clocks of one step in which a warp waits for its instructions, with no other warp on its scheduler."""
         work, spec = self.work, self.spec
-        if not np.any(work.code) or spec.compute_capability != (9, 0):  # no other was measured
+        code = (work.read.code if work.read is not None else 0) or work.code
+        if not np.any(code) or spec.compute_capability != (9, 0):  # no other was measured
             return 0.0
-        beyond = np.clip((work.code - FETCHED_FROM) / (FETCHED_WHOLLY - FETCHED_FROM), 0.0, 1.0)
+        beyond = np.clip((code - FETCHED_FROM) / (FETCHED_WHOLLY - FETCHED_FROM), 0.0, 1.0)
         alone = together * work.warps <= spec.schedulers_per_sm
-        return np.where(alone, work.code * beyond * FETCH_CLOCKS, 0.0)[()]
+        return np.where(alone, code * beyond * FETCH_CLOCKS, 0.0)[()]
 
     @property
     def ahead(self) -> Any:
-        """The latency of copies that run ahead, for each step by which they do. All SMs ask for new strips at once, so
-        these come from DRAM."""
-        ahead = self.work.steps_ahead
-        return np.where(ahead, self.spec.dram_latency_clk / np.maximum(1, ahead), 0.0)[()]
+        """The latency of copies that run ahead, for each step by which they do: of DRAM, if it is not known where the
+        data lies."""
+        ahead, known = self.work.steps_ahead, self.work.from_dram
+        latency = np.where(known, self.load_latency, self.spec.dram_latency_clk)
+        return np.where(ahead, latency / np.maximum(1, ahead), 0.0)[()]
 
     @property
     def arrival(self) -> Any:
@@ -135,8 +144,11 @@ class Sm:
         work, schedulers = self.work, self.spec.schedulers_per_sm
         if work.inputs:  # the tensor cores go on by themselves
             return 0.0
+        warps = -(-together * work.warps // schedulers)
+        if work.read is not None and work.read.issued:
+            return shared_clocks(work.read.issued, work.read.covered + self.ahead, warps)
         wait = (CHAIN_CLOCKS - FFMA_CLOCKS) * work.step.fp32 / work.warps + self.ahead
-        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, -(-together * work.warps // schedulers))
+        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, warps)
 
     def ends_clocks(self, together: Any) -> Any:
         """Before the first step and after the last one, of blocks that run together."""

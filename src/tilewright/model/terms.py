@@ -29,7 +29,7 @@ def bounds_of(sm: Sm, clock_hz: float) -> list[Term]:
     found = [Term("issue slots", seconds(step.issue, rest.issue), what)]
     if work.step.fp32:
         why = "as register banks conflict" if spec.ffma_issue_interval_clk == 1 else "as a scheduler has 16 lanes"
-        what = f"FFMA, each {ffma_clocks(spec):g} clocks, {why}"
+        what = f"FFMA, each {ffma_clocks(work, spec):.3g} clocks, {why}"
         found.append(Term("FP32 pipe", seconds(step.fp32, rest.fp32), what))
     if step.integer > step.fp32:
         found.append(Term("integer pipe", seconds(step.integer, rest.integer), "addressing and conversions"))

@@ -15,7 +15,7 @@ from tilewright.model.l2 import Strips, estimate_l2, strips_of, tiles_in_order
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
-from tilewright.prediction.load_waits import with_load_waits
+from tilewright.prediction.waits import with_waits
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.schedule import Schedule
@@ -50,7 +50,7 @@ def predict(
     if not blocks:
         raise LaunchError(f"{built.name} does not fit on an SM of {found.name}.", hint="use smaller tiles.")
     return predict_time(
-        with_load_waits(work or work_of(built), built, cubin, found),
+        with_waits(work or work_of(built), built, cubin, found),
         found,
         blocks_per_sm=blocks,
         dram_bytes=dram_bytes(built, found, blocks),

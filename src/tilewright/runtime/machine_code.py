@@ -1,8 +1,9 @@
 """Where the instructions of a kernel lie and what they wait for, read from the machine code itself.
 
 From sm_70 on an instruction takes 16 bytes. Bits 0 to 8 are its kind, 9 to 11 the form of its operands. Bits 105 to 125
-are for the scheduler: an instruction whose result takes no fixed time names one of six scoreboards that it counts down
-when the result is there (bits 110 to 112, 7 for none), and any instruction may wait for some of them (116 to 121).
+are for the scheduler: clocks until the warp may issue its next instruction (105 to 108); an instruction whose result
+takes no fixed time names one of six scoreboards that it counts down when the result is there (bits 110 to 112, 7 for
+none), and any instruction may wait for some of them (116 to 121); operands that stay in the reuse cache (122 to 125).
 ptxas chooses them, so they say where a warp waits for a load, which no text of CUDA or PTX does.
 
 Source: Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), section 2; the numbers
@@ -27,6 +28,10 @@ _SCHEDULER_BITS = 105 - 64
 """From the upper half of an instruction to its bits for the scheduler."""
 
 _NO_SCOREBOARD = 7
+_NO_REGISTER = 255
+_ALL_REGISTERS = 1
+"""The form of an instruction none of whose operands is a constant or an immediate."""
+
 _TARGET_LOW, _TARGET_HIGH, _TARGET_BITS = 16, 34, 48
 """A branch says how far behind its end it goes in bits 34 to 81, signed, in units of 4 bytes. From sm_90 on bits 16 to
 23 stand below them."""
@@ -42,6 +47,11 @@ class Kind(StrEnum):
     MULTIPLY_ADD = "FFMA"
     MMA = "HMMA"
     WGMMA = "HGMMA"
+    SHARED_LOAD = "LDS"
+    MATRIX_LOAD = "LDSM"
+    CONSTANT = "LDC"
+    SPECIAL = "S2R"
+    UNIFORM_SPECIAL = "S2UR"
     BARRIER = "BAR"
     BRANCH = "BRA"
     OTHER = ""
@@ -53,6 +63,11 @@ _KINDS = {
     0x23: Kind.MULTIPLY_ADD,
     0x3C: Kind.MMA,
     0x1F0: Kind.WGMMA,
+    0x184: Kind.SHARED_LOAD,
+    0x3B: Kind.MATRIX_LOAD,
+    0x182: Kind.CONSTANT,
+    0x119: Kind.SPECIAL,
+    0x1C3: Kind.UNIFORM_SPECIAL,
     0x11D: Kind.BARRIER,
     0x147: Kind.BRANCH,
 }
@@ -63,11 +78,18 @@ FROM_GLOBAL = frozenset({Kind.LOAD, Kind.COPY})
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """sets: the scoreboard that says when its result is there; None: it sets none. awaits: scoreboards, as bits."""
+    """sets: the scoreboard that says when its result is there; None: it sets none. awaits: scoreboards, as bits.
+
+    clocks: until the warp may issue its next instruction. reads: of an FFMA, the register of each of its operands, None
+    for one that is none; kept: of these, which stay in the reuse cache, as bits.
+    """
 
     kind: Kind
     sets: int | None
     awaits: int
+    clocks: int = 1
+    reads: tuple[int | None, ...] = ()
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,7 +146,22 @@ def _instruction(low: int, high: int) -> Instruction:
     scheduler = high >> _SCHEDULER_BITS
     sets = scheduler >> 5 & 7
     kind = _KINDS.get(low & _KIND_BITS, Kind.OTHER)
-    return Instruction(kind, None if sets == _NO_SCOREBOARD else sets, scheduler >> 11 & 0x3F)
+    return Instruction(
+        kind,
+        None if sets == _NO_SCOREBOARD else sets,
+        scheduler >> 11 & 0x3F,
+        max(1, scheduler & 0xF),
+        _reads(low, high) if kind is Kind.MULTIPLY_ADD else (),
+        scheduler >> 17 & 0x7,
+    )
+
+
+def _reads(low: int, high: int) -> tuple[int | None, ...]:
+    """The registers of three operands: bits 24 to 31, 32 to 39, 64 to 71; where the second is a constant or an
+    immediate, its bits are no register, and where the third is one, the second stands in the place of the third."""
+    first, second, third = low >> 24 & 0xFF, low >> 32 & 0xFF, high & 0xFF
+    whole = low >> 9 & 7 == _ALL_REGISTERS
+    return tuple(None if one == _NO_REGISTER else one for one in (first, second if whole else _NO_REGISTER, third))
 
 
 def _jump(low: int, high: int, longer: bool) -> int:

@@ -90,7 +90,7 @@ def test_kernels_side_by_side_add_up(rows: tuple[int, ...], k: int) -> None:
     """Each rank is a stream: few tiles, so that all blocks of all ranks run at once."""
     from tilewright.distributed.pytorch.shared import PartsMemory, SummedProducts, parts_elements, parts_flag_bytes
 
-    ranks, m, n = len(rows), sum(rows), 256
+    ranks, m, n = len(rows), sum(rows), 64
     a = [torch.randn(m, k, device="cuda").bfloat16() for _ in range(ranks)]
     b = [torch.randn(k, n, device="cuda").bfloat16() for _ in range(ranks)]
     room_bytes = 2 * parts_elements(rows, n)
@@ -100,8 +100,8 @@ def test_kernels_side_by_side_add_up(rows: tuple[int, ...], k: int) -> None:
     received = [address + flag_bytes for address in flags]
     parts = PartsMemory(flags, flag_bytes, received, room_bytes, lambda size: torch.empty_like(memory[0][:size]))
     found = [SummedProducts(rows, rank, parts, PLAIN, "cuda") for rank in range(ranks)]
-    for rank, one in enumerate(found):
-        one.plan(0, a[rank], b[rank])
+    blocks = sum(one.plan(0, a[rank], b[rank]).steps[0].launch.grid[0] for rank, one in enumerate(found))
+    assert blocks <= torch.cuda.get_device_properties(0).multi_processor_count
     assert len({one.words for one in found}) == 1
     streams, draw = [torch.cuda.Stream() for _ in rows], random.Random(1)
     own = [b[0].new_empty(count, n) for count in rows]

@@ -90,7 +90,7 @@ def memory_clocks(problem: CodedProduct, spec: DeviceSpec) -> float:
 
 
 def sm_clocks(config: Coded, problem: CodedProduct, spec: DeviceSpec) -> float:
-    """Of the busiest SM: rounds of blocks, each of so many stages, and of the sums that warps share."""
+    """Of the busiest SM: rounds of blocks, each of so many stages, and of the reduction of split-K."""
     c, weight = config, problem.weight
     at, parts, cluster = (_MMA, c.warps_k, 1) if isinstance(c, CodedConfig) else (_WGMMA, c.groups_k, c.cluster)
     blocks = ceil_div(problem.n, c.columns) * ceil_div(max(problem.m, 1), c.rows) * cluster

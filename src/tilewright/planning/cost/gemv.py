@@ -47,7 +47,7 @@ def gemv_plan_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: i
 
 
 def gemv_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
-    """By the terms alone, of the kernel, and of the launch that adds up split-K."""
+    """By the terms alone, of the kernel and the reduction of split-K."""
     total = LAUNCH_SECONDS + read_seconds(config, gemm, spec, count) * _AS_MEASURED[gemm.dtype.bytes][config.rows]
     parts = config.parts(gemm)
     return total if parts == 1 else total + float(reduction_seconds(gemm, gemm, spec, parts))

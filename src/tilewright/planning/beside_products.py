@@ -1,5 +1,5 @@
-"""Launches that are no part of a product: what makes FP8 codes and scales, what gathers and sums rows, and what ranks of
-a group send each other by threads."""
+"""Launches that are no part of a product: what makes FP8 codes and scales, what gathers and sums rows, and what ranks
+of a group send each other by threads."""
 
 from __future__ import annotations
 

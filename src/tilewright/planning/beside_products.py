@@ -1,4 +1,4 @@
-"""Launches that are no part of a product: what makes FP8 codes and scales, what gathers and sums rows, and what ranks
+"""Launches that do not multiply: what makes FP8 codes and scales, what gathers and sums rows, and what ranks
 of a group send each other by threads."""
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_counters_of_both_pages_are_laid_beside_the_simulated_ones(monkeypatch: 
         asked.append(metrics)
         return report
 
-    launched = ncu.LaunchCounters(0, "gemm", {METRICS["global_load_sectors"]: 5.0})
+    launched = ncu.LaunchCounters("gemm", {METRICS["global_load_sectors"]: 5.0})
     line = ncu.InstructionCounters("LDS R0, [R1]", {"memory_l1_wavefronts_shared": 7.0})
     monkeypatch.setattr(ncu, "existing_metrics", lambda wanted, chip: [m for m in wanted if "pipe_tensor" not in m])
     monkeypatch.setattr(ncu, "record", recorded_by_ncu)

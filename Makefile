@@ -41,11 +41,11 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright table hierarchy --check docs/tensor_cores.md
 	$(BIN)/tilewright table swizzle --check docs/tensor_cores.md
 	$(BIN)/tilewright table worklog --check docs/tutorial.md
-	$(BIN)/tilewright resources --check docs/resources.md
-	$(BIN)/tilewright bench --check docs/library.md
-	$(BIN)/tilewright bench --check README.md
-	$(BIN)/tilewright bench --check-shapes docs/shapes.md
-	$(BIN)/tilewright calibrate --check docs/calibration.md
+	$(BIN)/python benchmarks/write_page.py resources docs/resources.md --check
+	$(BIN)/python benchmarks/write_page.py library docs/library.md --check
+	$(BIN)/python benchmarks/write_page.py library README.md --check
+	$(BIN)/python benchmarks/write_page.py drawn docs/shapes.md --check
+	$(BIN)/python benchmarks/write_page.py calibration docs/calibration.md --check
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/emulation_table.py --records benchmarks/results/emulation_h200.jsonl benchmarks/results/emulation_h100.jsonl --check docs/accuracy.md

@@ -2,9 +2,9 @@
 
     python benchmarks/lines_by_purpose.py
 
-`git blame -w -M -C -C` follows lines that moved. `benchmarks/lines_by_purpose.json` lists the commits since 0fdc654, the
-tree before the redesign, that changed src by five lines or more, by purpose; what is not listed counts as of then.
-The tree must have its whole history.
+`git blame -w -M -C -C` follows lines that moved. lines_by_purpose.json lists the commits since 0fdc654, the tree before
+the redesign, that changed src by five lines or more, by purpose; what is not listed counts as of then. It takes some
+minutes, and the whole history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BEFORE, THEN = "0fdc654", "before the redesign, and small commits since"
+THEN = "before the redesign, and small commits since"
 
 
 def git(*arguments: str) -> list[str]:
@@ -29,7 +29,9 @@ def main() -> None:
     purpose = {commit: name for name, commits in told.items() for commit in commits.split()}
 
     def lines_of(file: str) -> Counter[str]:
-        writers = (line.split(maxsplit=1)[0].lstrip("^") for line in git("blame", "-s", "-l", "-w", "-M", "-C", "-C", file))
+        writers = (
+            line.split(maxsplit=1)[0].lstrip("^") for line in git("blame", "-s", "-l", "-w", "-M", "-C", "-C", file)
+        )
         return Counter(purpose.get(writer[:8], THEN) for writer in writers)
 
     with ThreadPoolExecutor() as pool:

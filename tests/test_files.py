@@ -61,7 +61,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "token counts": drawing.tokens_of,
     "listed problems": fleet.listed,
     "winners": lambda path: cli(["database", "import", str(path)]),
-    "a page with a table": lambda path: cli(["resources", "--check", str(path)]),
+    "a page with a table": lambda path: cli(["table", "worklog", "--check", str(path)]),
     "snapshot": lambda path: cli(["gate", str(path), "--snapshot", str(path)]),
 }
 

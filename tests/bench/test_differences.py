@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages.calibration import page, recorded, recount
 
 from tilewright.bench import calibration, ncu
 from tilewright.bench.calibration import compare
-from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read, recorded, write
+from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read, write
 from tilewright.bench.differences import ACCESSES, by_rung, explanation, is_unexplained
 from tilewright.device.catalog import H200
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
-from tilewright.report.calibration import page
 from tilewright.toolchain import build
 
 COUNTED = dict.fromkeys(METRICS, 100.0) | {"async_copy_requests": 0.0}
@@ -184,7 +184,7 @@ def test_counters_of_both_pages_are_laid_beside_the_simulated_ones(monkeypatch: 
         asked.append(metrics)
         return report
 
-    launched = ncu.LaunchCounters(0, "gemm", {METRICS["global_load_sectors"]: 5.0})
+    launched = ncu.LaunchCounters("gemm", {METRICS["global_load_sectors"]: 5.0})
     line = ncu.InstructionCounters("LDS R0, [R1]", {"memory_l1_wavefronts_shared": 7.0})
     monkeypatch.setattr(ncu, "existing_metrics", lambda wanted, chip: [m for m in wanted if "pipe_tensor" not in m])
     monkeypatch.setattr(ncu, "record", recorded_by_ncu)
@@ -293,7 +293,7 @@ def test_a_recount_changes_what_is_simulated_and_nothing_that_was_measured() -> 
     digest = calibration.source_digest(build(rung.gemm(128, 128, 128), rung))
     stale = tuple(Comparison(rung.name, 128, name, -1, 7) for name in METRICS)
     old = Calibration("X", "2026-01-01T00:00:00Z", "a", 128, stale, sources={rung.name: digest})
-    found, left = calibration.recount(old)
+    found, left = recount(old)
     assert not left and all(row.measured == 7 for row in found.rows)
     assert [row.simulated for row in found.rows] == [right.get(name, -1) for name in METRICS]
 
@@ -302,4 +302,4 @@ def test_a_recount_changes_what_is_simulated_and_nothing_that_was_measured() -> 
 def test_a_recount_leaves_what_another_kernel_was_counted_for(sources: dict[str, str]) -> None:
     stale = (Comparison("swizzle/opt", 128, "shared_wavefronts", -1, 7), Comparison("gone/1", 128, "ldmatrix", -1, 7))
     old = Calibration("X", "2026-01-01T00:00:00Z", "a", 128, stale, sources=sources)
-    assert calibration.recount(old) == (old, ["swizzle/opt", "gone/1"])
+    assert recount(old) == (old, ["swizzle/opt", "gone/1"])

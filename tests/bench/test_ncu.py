@@ -22,17 +22,6 @@ a line that the program printed, "quoted", and not ours
 ==PROF== Disconnected from process 4711
 """
 
-DETAILS_PAGE = """\
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",\
-"CC","Section Name","Metric Name","Metric Unit","Metric Value"
-"0","1","app","host","copy(float *)","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","Command line profiler metrics",\
-"dram__bytes.sum","byte","2,000"
-"0","1","app","host","copy(float *)","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","Command line profiler metrics",\
-"smsp__inst_executed.sum","inst","7"
-"3","1","app","host","sgemm","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","Command line profiler metrics",\
-"dram__bytes.sum","byte","5"
-"""
-
 SOURCE_PAGE = """\
 "Kernel Name","load_b128(const int *)"
 "#","Address","Source","Instructions Executed","# Samples","Instructions Executed","L1 Wavefronts Shared",\
@@ -59,24 +48,16 @@ smsp__average_warp_latency                        Ratio           cycle         
 """
 
 
-def test_the_raw_page_gives_one_record_a_launch_with_totals_and_instances() -> None:
+def test_the_raw_page_gives_one_record_a_launch_with_totals() -> None:
     first, second = ncu.parse_raw_csv(RAW_PAGE)
-    assert (first.index, first.kernel) == (0, "load_b128")
+    assert first.kernel == "load_b128"
     assert first.values == {
         "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 64,
         "memory_l1_wavefronts_shared": 64,
         "gpu__time_duration.sum": 1234.5,
     }
-    assert first.instances == {"memory_l1_wavefronts_shared": (0, 48, 16)}
     assert second.values["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 1024
     assert "memory_l1_wavefronts_shared" not in second.values, "n/a is not a number"
-
-
-def test_the_details_page_is_gathered_by_launch() -> None:
-    first, second = ncu.parse_raw_csv(DETAILS_PAGE)
-    assert (first.index, first.kernel) == (0, "copy(float *)")
-    assert first.values == {"dram__bytes.sum": 2000, "smsp__inst_executed.sum": 7}
-    assert (second.index, second.kernel, second.values) == (1, "sgemm", {"dram__bytes.sum": 5})
 
 
 def test_the_source_page_gives_each_instruction_its_counters() -> None:
@@ -93,19 +74,19 @@ def test_the_source_page_gives_each_instruction_its_counters() -> None:
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        ("12", (12.0, ())),
-        ("1,234,567.5", (1234567.5, ())),
-        ("1.5e+06", (1.5e6, ())),
-        ("10 {2; 3; 5}", (10.0, (2.0, 3.0, 5.0))),
-        ("10; 2; 3; 5", (10.0, (2.0, 3.0, 5.0))),
-        ("(2; 3; 5)", (10.0, (2.0, 3.0, 5.0))),
-        ("", (None, ())),
-        ("-", (None, ())),
-        ("no data", (None, ())),
+        ("12", 12.0),
+        ("1,234,567.5", 1234567.5),
+        ("1.5e+06", 1.5e6),
+        ("10 {2; 3; 5}", 10.0),
+        ("10; 2; 3; 5", 10.0),
+        ("(2; 3; 5)", 10.0),
+        ("", None),
+        ("-", None),
+        ("no data", None),
     ],
 )
-def test_a_cell_is_a_total_and_its_instances(cell: str, expected: tuple[float | None, tuple[float, ...]]) -> None:
-    assert ncu._numbers(cell) == expected
+def test_a_cell_is_a_total_before_its_instances_or_their_sum(cell: str, expected: float | None) -> None:
+    assert ncu._number(cell) == expected
 
 
 def test_output_without_a_table_is_an_error_that_shows_the_output() -> None:
@@ -145,7 +126,7 @@ def _forget_ncu() -> None:
     ncu._find_ncu.cache_clear()
 
 
-def test_profile_records_a_report_and_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_recorded_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw.csv").write_text(RAW_PAGE)
     _stand_in(
         tmp_path,
@@ -155,12 +136,11 @@ if [ "$1" = --import ]; then cat {tmp_path}/raw.csv; exit 0; fi
 while [ $# -gt 0 ]; do [ "$1" = --export ] && : > "$2.ncu-rep"; shift; done""",
     )
     assert ncu.available()
-    launches = ncu.profile(["./app", "--fast"], ["a.sum", "b.sum"], kernel_filter="load_b128", flush_caches=False)
-    assert [launch.kernel for launch in launches] == ["load_b128", "load_b128"]
+    report = ncu.record(["./app", "--fast"], ["a.sum", "b.sum"], tmp_path / "report", flush_caches=False)
+    assert [launch.kernel for launch in ncu.read_counters(report)] == ["load_b128", "load_b128"]
     recorded, read = (tmp_path / "calls").read_text().splitlines()
     assert "--clock-control none" in recorded
     assert "--cache-control none" in recorded
-    assert "--kernel-name load_b128" in recorded
     assert "--metrics a.sum,b.sum" in recorded
     assert recorded.endswith("./app --fast")
     assert "--page raw --csv --print-units base" in read
@@ -169,26 +149,26 @@ while [ $# -gt 0 ]; do [ "$1" = --export ] && : > "$2.ncu-rep"; shift; done""",
 def test_a_refusal_carries_what_ncu_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stand_in(tmp_path, monkeypatch, "echo '==ERROR== Failed to find metric nonsense.sum'; exit 1")
     with pytest.raises(LaunchError, match=r"exit status 1\.\n  ==ERROR== Failed to find metric nonsense"):
-        ncu.profile(["./app"], ["nonsense.sum"])
+        ncu.record(["./app"], ["nonsense.sum"], tmp_path / "report")
 
 
 def test_a_run_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stand_in(tmp_path, monkeypatch, "sleep 60")
     with pytest.raises(LaunchError, match="did not end within 0 s"):
-        ncu.profile(["./app"], ["a.sum"], timeout_s=0.2)
+        ncu.record(["./app"], ["a.sum"], tmp_path / "report", timeout_s=0.2)
 
 
 def test_a_run_without_a_report_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stand_in(tmp_path, monkeypatch, "echo '==WARNING== No kernels were profiled.'")
     with pytest.raises(LaunchError, match="wrote no report"):
-        ncu.profile(["./app"], ["a.sum"])
+        ncu.record(["./app"], ["a.sum"], tmp_path / "report")
 
 
-def test_a_missing_ncu_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ncu_is_an_error_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ncu, "_find_ncu", lambda: None)
     assert not ncu.available()
     with pytest.raises(LaunchError, match=r"not installed\.\n  Hint: it comes with the CUDA toolkit"):
-        ncu.profile(["./app"], ["a.sum"])
+        ncu.record(["./app"], ["a.sum"], tmp_path / "report")
 
 
 @pytest.mark.gpu

@@ -1,9 +1,10 @@
-"""`tilewright calibrate` on a machine without a GPU."""
+"""`tilewright calibrate` on a machine without a GPU, and the page of its records."""
 
 import json
 from pathlib import Path
 
 import pytest
+import write_page
 from command_runs import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
@@ -17,13 +18,13 @@ def test_without_a_gpu_it_says_so_shortly(cli: Cli) -> None:
     assert "No NVIDIA driver is installed" in ran.err and len(ran.err.splitlines()) <= 2
 
 
-def test_the_page_is_what_the_records_say(cli: Cli, tmp_path: Path) -> None:
-    assert cli("calibrate", "--check", PAGE).code == 0
+def test_the_page_is_what_the_records_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_page.main(["calibration", str(PAGE), "--check"]) == 0
     old = tmp_path / "old.md"
     old.write_text(PAGE.read_text().replace("8,388,608", "8,388,609"))
-    ran = cli("calibrate", "--check", old)
-    assert ran.code == 1 and "is not what the records say." in ran.err
-    assert cli("calibrate", "--write", old).code == 0
+    assert write_page.main(["calibration", str(old), "--check"]) == 1
+    assert "is not what the records say." in capsys.readouterr().err
+    assert write_page.main(["calibration", str(old)]) == 0
     assert old.read_text() == PAGE.read_text()
 
 
@@ -31,17 +32,13 @@ def test_an_unknown_rung_is_suggested(cli: Cli) -> None:
     assert "did you mean 'worklog/6'?" in cli("calibrate", "worklog/66").err
 
 
-def test_the_page_and_a_run_exclude_each_other(cli: Cli) -> None:
-    assert cli("calibrate", "worklog", "--check", PAGE).code == 2
-
-
-def test_a_record_is_recounted_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
+def test_a_record_is_recounted_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = json.loads((RESULTS / "calibration_ampere_h200_512.json").read_text())
     wanted["rungs"] = {"ampere/1": wanted["rungs"]["ampere/1"]}
     old = tmp_path / "old.json"
     text = json.dumps(wanted)
     assert "[311296, " in text
     old.write_text(text.replace("[311296, ", "[163840, "))
-    ran = cli("calibrate", "--recount", old)
-    assert ran.code == 0 and "ampere/1: 7 of 7 exact counts equal" in ran.out
+    assert write_page.main(["recount", str(old)]) == 0
+    assert "ampere/1: 7 of 7 exact counts equal" in capsys.readouterr().out
     assert json.loads(old.read_text())["rungs"] == wanted["rungs"]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from command_runs import Cli
-
-from tilewright.report.resources import same
+from pages.resources import same
 
 
 def test_relayout_finds_a_layout_and_proves_it(cli: Cli) -> None:

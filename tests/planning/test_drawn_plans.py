@@ -22,14 +22,13 @@ from tilewright.dtypes import BF16, E4M3, E5M2, F32
 from tilewright.errors import TilewrightError
 from tilewright.planning import coded
 from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.beside_products import quantizing_plan, row_sums_plan
 from tilewright.planning.coded import coded_plan
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.gated import in_one_kernel
 from tilewright.planning.plan import Place, Plan, Step
-from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
 from tilewright.planning.ranking import ranked
-from tilewright.planning.row_sums import row_sums_plan
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.block_scales import BlockScales

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages.library import page, page_or_part, recorded, sentence
 from suite_fakes import ORIGIN, FakeBench
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
-from tilewright.report.suite_page import page, page_or_part, recorded, sentence
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pages.drawn import page
 from suite_fakes import ORIGIN
 
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
-from tilewright.report.shapes_page import page
 from tilewright.suite.drawing import Drawn, drawn, random_shapes
 from tilewright.suite.outcomes import BUDGET_SPENT
 from tilewright.suite.sweep import Summary, SweepRow, Target, append_origin, classes, read, sweep, worst

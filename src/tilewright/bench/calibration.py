@@ -166,7 +166,7 @@ def calibrate(
                     built = build(rung.gemm(size, size, size), rung)
                     digest = source_digest(built)
                     if found.sources.get(rung.name) == digest:
-                        rows = _recounted(found.of_rung(rung.name), ours.result())
+                        rows = recounted(found.of_rung(rung.name), ours.result())
                     else:
                         rows = compare(rung, size, {**ours.result(), **estimated(built, spec)}, chip=chip)
                     found = found.with_rung(rung.name, digest, rows)
@@ -192,36 +192,8 @@ def _going_on(begun: Calibration, earlier: Calibration) -> Calibration:
     return replace(earlier, date=begun.date, commit=begun.commit, command=command)
 
 
-def recount(
-    found: Calibration, progress: Callable[[str, int, int], None] = lambda what, done, total: None
-) -> tuple[Calibration, list[str]]:
-    """A record with what today's simulator counts, and the rungs left as they were: of these the kernel is another.
-
-    What was measured stays, and so do the estimates, which follow from a compiled kernel.
-    """
-    left = []
-    names = list(dict.fromkeys(row.rung for row in found.rows))
-    for number, name in enumerate(names):
-        progress(name, number, len(names))
-        digest = _digest_of_rung(name, found.size)
-        if digest is None or found.sources.get(name) != digest:
-            left.append(name)
-        else:
-            rows = _recounted(found.of_rung(name), simulated(find_rung(name), found.size))
-            found = found.with_rung(name, digest, rows)
-    return found, left
-
-
-def _digest_of_rung(name: str, size: int) -> str | None:
-    """None where there is no such rung any more."""
-    try:
-        rung = find_rung(name)
-    except TilewrightError:
-        return None
-    return source_digest(build(rung.gemm(size, size, size), rung))
-
-
-def _recounted(rows: Sequence[Comparison], ours: Mapping[str, float]) -> list[Comparison]:
+def recounted(rows: Sequence[Comparison], ours: Mapping[str, float]) -> list[Comparison]:
+    """Rows with other simulated counts, as far as there are some: what was measured and estimated stays."""
     return [replace(row, simulated=ours.get(row.count, row.simulated)) for row in rows]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import records
 from tilewright.errors import TilewrightError
 from tilewright.files import parse_json, read_text, replace_file
 
@@ -144,9 +143,3 @@ def _old_rows(data: Mapping[str, Any]) -> Iterator[Comparison]:
     """Of format 1: a list of comparisons, each with all its fields."""
     for row in data["rows"]:
         yield Comparison(**{name.name: row[name.name] for name in fields(Comparison)})
-
-
-def recorded() -> list[Calibration]:
-    """The calibrations that ship with the package, oldest first."""
-    found = [read(path) for path in sorted(records.recorded_folder().glob("calibration_*.json"))]
-    return sorted(found, key=lambda one: one.date)

@@ -1,9 +1,11 @@
 """Hardware counters of kernel launches, read by Nsight Compute (`ncu`).
 
-    profile(command, metrics)  ->  one `LaunchCounters` for every kernel launch of the command, in launch order
+    record(command, metrics, report)  ->  the report's path; then
+    read_counters(report)             ->  the counters of each kernel launch of the command, in launch order
+    read_source(report)               ->  its machine code, with the counters of single instructions
 
-The command is run once under `ncu` into a report, and the report is then printed as CSV: the *raw* page for
-counters of a whole launch, the *source* page for counters of single instructions. The clocks are left alone.
+The command is run once under `ncu` into a report, whose *raw* and *source* pages are then printed as CSV. The
+clocks are left alone.
 
 A counter name that the chip does not have makes `ncu` refuse the whole run, so pass names through
 `existing_metrics` first. The metrics named `memory_*` are counted by instrumented code and may be missing from
@@ -19,9 +21,8 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -55,16 +56,10 @@ SOURCE_LABELS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounters:
-    """The counters of one kernel launch.
+    """The counters of one kernel launch: metric name -> number, in base units (bytes, not kilobytes)."""
 
-    index: the launch's place among the profiled launches, from 0. values: metric name -> number, in base units
-    (bytes, not kilobytes). instances: metric name -> its values per instruction, for metrics that have them.
-    """
-
-    index: int
     kernel: str
     values: Mapping[str, float]
-    instances: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,45 +124,21 @@ def matching_counters(pattern: str, chip: str = HOPPER, *, listing: str | None =
     return sorted({name for name, kind in _listed(text) if kind == "Counter" and re.fullmatch(pattern, name)})
 
 
-def profile(
-    command: list[str],
-    metrics: Sequence[str],
-    *,
-    kernel_filter: str | None = None,
-    flush_caches: bool = True,
-    timeout_s: float = 300,
-) -> list[LaunchCounters]:
-    """The counters of every kernel launch of `command`, in launch order.
-
-    kernel_filter: a kernel's name, or `regex:` and an expression. flush_caches: before each pass over a launch.
-    Raises LaunchError, with what `ncu` said, if it is missing, refuses a metric or cannot read the counters.
-    """
-    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
-        report = record(
-            command,
-            metrics,
-            Path(folder) / "report",
-            kernel_filter=kernel_filter,
-            flush_caches=flush_caches,
-            timeout_s=timeout_s,
-        )
-        return read_counters(report)
-
-
 def record(
     command: list[str],
     metrics: Sequence[str],
     report: Path,
     *,
-    kernel_filter: str | None = None,
     flush_caches: bool = True,
     timeout_s: float = 300,
 ) -> Path:
-    """Profile `command` into a report file, whose path is returned: `read_counters` and `read_source` print it."""
+    """Profile `command` into a report file, whose path is returned: `read_counters` and `read_source` print it.
+
+    flush_caches: before each pass over a launch. Raises LaunchError, with what `ncu` said, if it is missing,
+    refuses a metric or cannot read the counters.
+    """
     options = ["--config-file", "off", "--clock-control", "none", "--target-processes", "all"]
     options += ["--cache-control", "all" if flush_caches else "none", "--apply-rules", "no"]
-    if kernel_filter is not None:
-        options += ["--kernel-name-base", "function", "--kernel-name", kernel_filter]
     options += ["--metrics", ",".join(metrics), "--force-overwrite", "--export", str(report)]
     said = _ncu(*options, *command, timeout_s=timeout_s)
     written = report if report.suffix == ".ncu-rep" else report.with_name(report.name + ".ncu-rep")
@@ -237,7 +208,7 @@ def _ncu(*arguments: str, timeout_s: float) -> str:
 
 
 def parse_raw_csv(text: str) -> list[LaunchCounters]:
-    """The launches in the CSV of a raw page (a row a launch) or of a details page (a row a launch and metric).
+    """The launches in the CSV of a raw page, which has a row a launch.
 
     Lines that are not CSV, such as `==PROF==` messages and what the program printed, are skipped.
     """
@@ -245,17 +216,9 @@ def parse_raw_csv(text: str) -> list[LaunchCounters]:
     header = next((row for row in rows if row[0] == "ID"), None)
     if header is None:
         raise LaunchError("Nsight Compute printed no table of counters.", place=text[-2000:].strip())
-    records = [dict(zip(header, row, strict=False)) for row in rows if row[0].isdigit()]
-    by_launch: dict[str, dict[str, str]] = {}
-    kernels: dict[str, str] = {}
-    for row in records:
-        launch = by_launch.setdefault(row["ID"], {})
-        kernels[row["ID"]] = row["Kernel Name"]
-        if "Metric Name" in row:
-            launch[row["Metric Name"]] = row.get("Metric Value", "")
-        else:
-            launch.update({name: cell for name, cell in row.items() if "__" in name or is_instrumented(name)})
-    return [_launch(index, kernels[launch], cells) for index, (launch, cells) in enumerate(by_launch.items())]
+    name = header.index("Kernel Name")
+    launches = [row for row in rows if row[0].isdigit()]
+    return [LaunchCounters(row[name], _values(zip(header, row, strict=False))) for row in launches]
 
 
 def parse_source_csv(text: str) -> list[LaunchSource]:
@@ -278,44 +241,32 @@ def parse_source_csv(text: str) -> list[LaunchSource]:
     return launches
 
 
-def _launch(index: int, kernel: str, cells: Mapping[str, str]) -> LaunchCounters:
-    values: dict[str, float] = {}
-    instances: dict[str, tuple[float, ...]] = {}
-    for name, cell in cells.items():
-        total, parts = _numbers(cell)
-        if parts:
-            instances[name] = parts
-        if total is not None:
-            values[name] = total
-    return LaunchCounters(index, kernel, values, instances)
-
-
 def _instruction(header: list[str], row: list[str]) -> InstructionCounters:
+    return InstructionCounters(row[header.index("Source")].strip(), _values(zip(header, row, strict=False)))
+
+
+def _values(cells: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """The numbers of the columns that are metrics, the first of each metric."""
     values: dict[str, float] = {}
-    for label, cell in zip(header, row, strict=False):
+    for label, cell in cells:
         name = SOURCE_LABELS.get(label, label)
-        number, _ = _numbers(cell)
+        number = _number(cell)
         if number is not None and (is_instrumented(name) or "__" in name):
             values.setdefault(name, number)
-    return InstructionCounters(row[header.index("Source")].strip(), values)
+    return values
 
 
-def _numbers(cell: str) -> tuple[float | None, tuple[float, ...]]:
-    """A cell's number and its instances: a total, then the instances in brackets. Their sum, if they are alone.
+def _number(cell: str) -> float | None:
+    """A cell's number, before its instances in brackets. Their sum, if they are alone.
 
-    >>> _numbers("1,024 (1,000; 24)"), _numbers("16"), _numbers("n/a")
-    ((1024.0, (1000.0, 24.0)), (16.0, ()), (None, ()))
+    >>> _number("1,024 (1,000; 24)"), _number("(2; 3)"), _number("n/a")
+    (1024.0, 5.0, None)
     """
     head, *tail = re.split(r"[(){};]", cell.strip())
-    total = _number(head)
-    words = [word for part in tail for word in part.split()]
-    instances = tuple(number for number in map(_number, words) if number is not None)
-    return (sum(instances) if total is None and instances else total), instances
-
-
-def _number(text: str) -> float | None:
-    text = text.strip()
-    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+    if _NUMBER.fullmatch(head.strip()):
+        return float(head.replace(",", ""))
+    words = [word for part in tail for word in part.split() if _NUMBER.fullmatch(word)]
+    return sum(float(word.replace(",", "")) for word in words) if words else None
 
 
 def _csv_rows(text: str) -> list[list[str]]:

@@ -42,9 +42,8 @@ PANELS = {
         "doctor": "Check what is installed, and say how to mend what is missing.",
     },
     "Pages of the project": {
-        "calibrate": "Hold simulated counts against hardware counters, or write the page of the records.",
+        "calibrate": "Hold simulated counts against hardware counters.",
         "table": "Write a ladder's table of recorded figures into a Markdown file.",
-        "resources": "Write what every rung uses on each architecture into a Markdown file.",
     },
 }
 """In teaching order. `tilewright.cli.<name>` holds a function (or an application of several) of the same name, and its

@@ -13,7 +13,6 @@ import typer
 from tilewright.bench import records
 from tilewright.cli import output
 from tilewright.cli.bench_drawn import default_place, run_drawn, targets_of
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.suite.outcomes import BUDGET_SPENT, Outcome
@@ -37,7 +36,6 @@ EXAMPLES = (
     "tilewright bench --size 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
     "tilewright bench --shapes layers.csv --tokens tokens.txt --dtype bf16 --sample 300",
     "tilewright bench --random 200 --dtype f32 --order NN --seed 7",
-    "tilewright bench --write docs/library.md",
 )
 
 _WORTH_PROCESSES = 8
@@ -71,30 +69,12 @@ def bench(
         int | None, typer.Option(min=1, metavar="N", help="So many drawn problems of each format and order.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Names the drawing: the same seed draws the same problems.")] = 0,
-    write: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page.")] = None,
-    check: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if it is old.")] = None,
-    shapes_page: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page of drawn problems.")
-    ] = None,
-    check_shapes: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if the page of drawn problems is old.")
-    ] = None,
 ) -> int:
     """Time tilewright.matmul and its peers in turn, every result checked first.
 
     A run that was stopped goes on where it was. Problems are measured without torch.compile first, whose tuning takes
     half a minute each, then again with it. The exit code is 1 if a result was wrong.
     """
-    if write is not None or check is not None:
-        from tilewright.report.suite_page import page_or_part, recorded
-
-        kept_up_to_date(write, check, lambda old: page_or_part(old, recorded()), "tilewright bench")
-        return 0
-    if shapes_page is not None or check_shapes is not None:
-        from tilewright.report import shapes_page as drawn_page
-
-        kept_up_to_date(shapes_page, check_shapes, lambda _: drawn_page.page(drawn_page.recorded()), "tilewright bench")
-        return 0
     orders = [word.upper() for word in _words(order or ",".join(ORDERS))]
     if shapes is not None or tokens is not None or random or batched or grouped:
         if size:
@@ -187,7 +167,7 @@ def _print_end(rows: list[Outcome[Turn, records.Record]], path: Path) -> int:
     if not rows:
         console.print("Everything asked for was measured by this commit before; --again measures it again.")
     else:
-        output.note(f"{len(measured)} rows are in {path}; the page: tilewright bench --write docs/library.md")
+        output.note(f"{len(measured)} rows are in {path}.")
     left = rows[-1].left if rows else 0
     if left:
         output.note(f"{left} measurements are left: the same command goes on with them.")

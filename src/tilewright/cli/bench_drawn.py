@@ -94,7 +94,7 @@ def run_drawn(
         print_summary(rows)
     if left:
         output.note(f"{left} problems are left: the same command goes on with them.")
-    output.note(f"{len(rows)} rows are in {path}; the page: tilewright bench --shapes-page docs/shapes.md")
+    output.note(f"{len(rows)} rows are in {path}.")
     return 1 if failed else 0
 
 

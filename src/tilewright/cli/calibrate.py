@@ -8,21 +8,16 @@ from typing import Annotated
 import typer
 
 from tilewright.bench import calibration
-from tilewright.bench.calibration_records import EXACT, Calibration, read, recorded
+from tilewright.bench.calibration_records import EXACT, Calibration, read
 from tilewright.bench.calibration_records import write as write_record
 from tilewright.bench.differences import by_rung, explanation, is_unexplained
 from tilewright.cli import output
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.ladders import LADDERS, find_rung
 from tilewright.ladders.rung import Rung
-from tilewright.report.calibration import page
 
 EXAMPLES = (
     "tilewright calibrate worklog --record benchmarks/results/calibration_h200.json",
     "tilewright calibrate worklog/6 ampere/3 --size 256",
-    "tilewright calibrate --recount calibration_h200.json",
-    "tilewright calibrate --write docs/calibration.md",
-    "tilewright calibrate --check docs/calibration.md",
 )
 
 
@@ -35,27 +30,12 @@ def calibrate(
         Path | None,
         typer.Option(metavar="FILE.json", help="Write what was counted; go on where a file stops."),
     ] = None,
-    recount: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Put today's simulated counts into a record.")
-    ] = None,
-    write: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page of the records.")] = None,
-    check: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Fail if the page is not up to date.")] = None,
 ) -> int:
-    """Hold simulated counts against hardware counters, or write the page of what was recorded.
+    """Hold simulated counts against hardware counters.
 
-    Needs an NVIDIA GPU and Nsight Compute (ncu), except with --recount, --write and --check. Sectors, requests and
-    wavefronts must be equal; other counts may differ for reasons that are known. Fails where a difference has none.
+    Needs an NVIDIA GPU and Nsight Compute (ncu). Sectors, requests and wavefronts must be equal; other counts may
+    differ for reasons that are known. Fails where a difference has none.
     """
-    without_gpu = [given for given in (recount, write, check) if given is not None]
-    if len(without_gpu) > 1:
-        raise typer.BadParameter("--recount, --write and --check exclude each other.")
-    if without_gpu and (names or record is not None):
-        raise typer.BadParameter("--recount, --write and --check are about records: leave out rungs and --record.")
-    if recount is not None:
-        return _recount(recount)
-    if without_gpu:
-        kept_up_to_date(write, check, lambda _: page(recorded()), "tilewright calibrate")
-        return 0
 
     def keep(so_far: Calibration) -> None:
         if record is not None:
@@ -64,17 +44,7 @@ def calibrate(
     earlier = read(record) if record is not None and record.exists() else None
     with output.progress("counting") as step:
         found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step, keep, earlier)
-    return _told(found)
-
-
-def _recount(path: Path) -> int:
-    with output.progress("counting") as step:
-        found, left = calibration.recount(read(path), step)
-    write_record(path, found)
-    if left:
-        told = f"Left as they were, since they are no longer the kernels that were counted: {', '.join(left)}."
-        output.paragraph(output.out(), told)
-    return _told(found)
+    return told(found)
 
 
 def _rungs(names: list[str]) -> list[Rung]:
@@ -83,7 +53,7 @@ def _rungs(names: list[str]) -> list[Rung]:
     return list({rung.name: rung for rung in found}.values())
 
 
-def _told(found: Calibration) -> int:
+def told(found: Calibration) -> int:
     """A line for each rung; the exit code."""
     console = output.out()
     output.paragraph(console, f"{found.device}, {found.size} x {found.size} x {found.size}", style="bold")
@@ -98,8 +68,9 @@ def _told(found: Calibration) -> int:
             console, f"{name}: {equal}, {known} differences explained", style="red" if strange else "green"
         )
         for row in strange:
-            told = f"{row.count}: {row.simulated} simulated, {row.measured} counted"
-            output.paragraph(console, told, style="bold red", indent=4)
+            output.paragraph(
+                console, f"{row.count}: {row.simulated} simulated, {row.measured} counted", style="bold red", indent=4
+            )
     for name, why in found.failed.items():
         output.paragraph(console, f"{name}: {why}", style="bold red", hanging=4)
     return 1 if bad or found.failed else 0

@@ -29,7 +29,7 @@ from tilewright.ir.guard import GUARD_FLAGS, Guard
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, Stmt, WaitCopies
 from tilewright.ir.visit import rewrite, walk
 from tilewright.ir.work import Problems, SplitK
-from tilewright.problem.gemm import FACTORS, Dim, Gemm, Operand
+from tilewright.problem.gemm import FACTORS, Dim, Gemm, Operand, piece_of
 from tilewright.problem.problem import Matrix, Problem, parameters_of
 from tilewright.units import KIB, round_up
 
@@ -363,7 +363,7 @@ def is_stepped(problems: Problems, operand: Matrix) -> bool:
         case Problems.STRIDED:
             return not is_vector or is_own
         case Problems.GROUPED_M | Problems.COUNTED_M:  # what lies along the rows of all groups is one
-            return is_own if is_vector else operand.name in FACTORS and operand.name[0] == "B"
+            return is_own if is_vector else operand.name in FACTORS and piece_of(operand.name)[0] == "B"
         case Problems.GROUPED_K:
             return is_own if is_vector else operand.name not in FACTORS
         case _:

@@ -137,6 +137,7 @@ def _mma(c: Any, gemm: Gemm, setting: Setting) -> Work:
         flops=gemm.flops,
         steps_ahead=c.stages - 1,
         inputs=gemm.multiplied.rate,
+        sums=gemm.accumulate.name,
     )
 
 
@@ -186,6 +187,7 @@ def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
         steps_ahead=c.stages - 1,
         warpgroups=True,
         inputs=gemm.multiplied.rate,
+        sums=gemm.accumulate.name,
     )
 
 

@@ -65,14 +65,13 @@ def one_element_a_thread(*, fast: str) -> Schedule:
     "one thread an element; the fast thread index runs down the rows",
     SCATTERED_STORES,
     label="v00",
-    h200=0.499,
 )
 def rows(gemm: Gemm) -> Schedule:
     """The fast thread index on rows: not coalesced."""
     return one_element_a_thread(fast="m")
 
 
-@HIERARCHY.rung("the fast thread index runs along the columns", COALESCED_STORES, label="v01", h200=4.754)
+@HIERARCHY.rung("the fast thread index runs along the columns", COALESCED_STORES, label="v01")
 def columns(gemm: Gemm) -> Schedule:
     """The fast thread index on columns: coalesced."""
     return one_element_a_thread(fast="n")
@@ -83,7 +82,6 @@ def columns(gemm: Gemm) -> Schedule:
     NO_LOAD_CONFLICTS,
     TWO_BARRIERS,
     label="v02",
-    h200=9.216,
 )
 def shared(gemm: Gemm) -> Schedule:
     """32 x 32 block tiles in shared memory; what lies outside the matrix loads as zero."""
@@ -113,7 +111,6 @@ def shared_vectorised(gemm: Gemm) -> Schedule:
     TWO_BARRIERS,
     label="v03",
     builds_on="v02",
-    h200=17.167,
 )
 def thread_tile_1d(gemm: Gemm) -> Schedule:
     """A column of 8 results a thread, the value of B in a register."""
@@ -131,7 +128,6 @@ def thread_tile_1d_vectorised(gemm: Gemm) -> Schedule:
     TWO_BARRIERS,
     label="v04",
     builds_on="v03",
-    h200=25.596,
 )
 def thread_tile_2d(gemm: Gemm) -> Schedule:
     """An outer product of 8 x 8 results a thread, fragments of A and B in registers."""
@@ -148,7 +144,6 @@ def thread_tile_2d_vectorised(gemm: Gemm) -> Schedule:
     loads(Space.SHARED, over=16),
     TWO_BARRIERS,
     label="v05",
-    h200=33.405,
 )
 def vectorised(gemm: Gemm) -> Schedule:
     """16-byte accesses everywhere, the A tile transposed."""
@@ -195,13 +190,12 @@ def warp_tiles(gemm: Gemm) -> Schedule:
     TWO_BARRIERS,
     label="v06_vectorised",
     builds_on="v05",
-    h200=38.671,
 )
 def warp_tiles_vectorised(gemm: Gemm) -> Schedule:
     return wide_fragments(wide_copies(warp_tiles(gemm)))
 
 
-@HIERARCHY.rung(PREFETCHED, ONE_BARRIER, label="v06_double_buffered", h200=14.6)
+@HIERARCHY.rung(PREFETCHED, ONE_BARRIER, label="v06_double_buffered")
 def warp_tiles_double_buffered(gemm: Gemm) -> Schedule:
     """The next tile is loaded into registers while this one is used."""
     return warp_tiles_vectorised(gemm).insert(
@@ -255,14 +249,14 @@ def wmma(gemm: Gemm) -> Schedule:
     )
 
 
-@HIERARCHY.rung(WIDE_ACCESSES, F16_WMMA, TWO_BARRIERS, label="v07_vectorised", h200=118.8, **F16_PROBLEM)
+@HIERARCHY.rung(WIDE_ACCESSES, F16_WMMA, TWO_BARRIERS, label="v07_vectorised", **F16_PROBLEM)
 def wmma_vectorised(gemm: Gemm) -> Schedule:
     return wide_copies(wmma(gemm), 8).replace(
         Distribute("C_tile"), Distribute("C_tile", vector=16 // gemm.accumulate.bytes)
     )
 
 
-@HIERARCHY.rung(PREFETCHED, F16_WMMA, ONE_BARRIER, label="v07_double_buffered", h200=79.7, **F16_PROBLEM)
+@HIERARCHY.rung(PREFETCHED, F16_WMMA, ONE_BARRIER, label="v07_double_buffered", **F16_PROBLEM)
 def wmma_double_buffered(gemm: Gemm) -> Schedule:
     """The next tile is loaded into registers while this one is used."""
     return wmma_vectorised(gemm).insert(

@@ -103,8 +103,7 @@ class Rung:
 
     ladder, label, slug: `worklog/6` is also `worklog/vectorised`; number: its place. idea: what is new, in a sentence.
     builds_on: the label of the rung that `idea` is new against. schedule: the whole schedule for a problem, whose
-    tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for
-    this project.
+    tiles may depend on its size.
     choices: what a search may choose; `schedule` stands at the point that was found best.
     schedule_within: the schedule where a block may take so many bytes of shared memory; None where it is always the
     same.
@@ -117,7 +116,6 @@ class Rung:
     schedule: Callable[[Gemm], Schedule]
     claims: tuple[Claim, ...] = ()
     builds_on: str | None = None
-    original_tflops: Mapping[str, float] = field(default_factory=dict)
     problem: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     choices: Choices | None = None
@@ -169,15 +167,14 @@ class Ladder:
         slug: str = "",
         label: str = "",
         builds_on: str | None = None,
-        h200: float | None = None,
         choices: Choices | None = None,
         within: Callable[[Gemm, int], Schedule] | None = None,
         **problem: Any,
     ) -> Callable[[ScheduleOf], ScheduleOf]:
         """The next rung, above the function that is its schedule.
 
-        slug: the function's name, where it says none. builds_on: the rung below, where it says none. h200:
-        `original_tflops` on an H200. within: `schedule_within`.
+        slug: the function's name, where it says none. builds_on: the rung below, where it says none. within:
+        `schedule_within`.
         """
 
         def add(schedule: ScheduleOf) -> ScheduleOf:
@@ -190,7 +187,6 @@ class Ladder:
                     schedule=schedule,
                     claims=claims,
                     builds_on=builds_on or (self.rungs[-1].label if self.rungs else None),
-                    original_tflops={} if h200 is None else {"NVIDIA H200": h200},
                     problem=problem or self.problem,
                     label=label,
                     choices=choices,

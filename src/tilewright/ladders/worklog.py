@@ -52,7 +52,6 @@ WORKLOG = Ladder("worklog")
     ),
     SCATTERED_STORES,
     Claim("each result takes 2K loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == 2 * g.k),
-    h200=0.4987,
 )
 def naive(gemm: Gemm) -> Schedule:
     """One thread for each element of C, and threads numbered down the rows.
@@ -85,7 +84,6 @@ def naive(gemm: Gemm) -> Schedule:
     ),
     COALESCED_STORES,
     Claim("each result still takes 2K loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == 2 * g.k),
-    h200=6.228,
 )
 def coalesced(gemm: Gemm) -> Schedule:
     """The same work, threads numbered along the rows of C.
@@ -111,7 +109,6 @@ def coalesced(gemm: Gemm) -> Schedule:
     Claim("each result takes 2K loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 2 * g.k),
     NO_LOAD_CONFLICTS,
     TWO_BARRIERS,
-    h200=9.049,
 )
 def shared(gemm: Gemm) -> Schedule:
     """Tiles of A and B staged in shared memory.
@@ -144,7 +141,6 @@ def shared(gemm: Gemm) -> Schedule:
     NINE_EIGHTHS,
     NO_LOAD_CONFLICTS,
     TWO_BARRIERS,
-    h200=16.799,
 )
 def thread_tile_1d(gemm: Gemm) -> Schedule:
     """Each thread computes a column of 8 results.
@@ -202,7 +198,6 @@ def thread_tiles(tile: int, depth: int) -> Schedule:
     loads(Space.GLOBAL, over=64),
     loads(Space.SHARED, over=4),
     TWO_BARRIERS,
-    h200=25.936,
 )
 def thread_tile_2d(gemm: Gemm) -> Schedule:
     """Each thread computes an outer product of 8 x 8 results.
@@ -226,7 +221,6 @@ def thread_tile_2d(gemm: Gemm) -> Schedule:
     loads(Space.GLOBAL, over=256),
     loads(Space.SHARED, over=16),
     TWO_BARRIERS,
-    h200=31.403,
 )
 def vectorised(gemm: Gemm) -> Schedule:
     """16 bytes at once, to and from global and shared memory.
@@ -240,7 +234,6 @@ def vectorised(gemm: Gemm) -> Schedule:
     "the B tile is stored permuted: reads of one register column fall in different banks",
     NO_B_CONFLICTS,
     TWO_BARRIERS,
-    h200=28.004,
 )
 def interleaved_b(gemm: Gemm) -> Schedule:
     """The B tile stored permuted, so that a warp's reads of one register column touch neighbouring words.
@@ -262,7 +255,6 @@ def interleaved_b(gemm: Gemm) -> Schedule:
     ),
     TWO_BARRIERS,
     builds_on="6",
-    h200=23.235,
 )
 def padded_b(gemm: Gemm) -> Schedule:
     """Instead of permuting, the B tile's rows padded by 5 words.
@@ -281,7 +273,6 @@ def padded_b(gemm: Gemm) -> Schedule:
     "tile sizes are searched under the divisibility rules; several tiles a thread, strided",
     TWO_BARRIERS,
     builds_on="6",
-    h200=31.175,
     choices=Choices(points.strided, points.strided_at),
 )
 def autotuned(gemm: Gemm) -> Schedule:
@@ -298,7 +289,6 @@ def autotuned(gemm: Gemm) -> Schedule:
     "a warp tile between block and thread tile, computed in sub-tiles",
     NO_B_CONFLICTS,
     TWO_BARRIERS,
-    h200=36.342,
 )
 def warp_tiled(gemm: Gemm) -> Schedule:
     """A warp level between block and thread.
@@ -346,7 +336,6 @@ def warp_tiled(gemm: Gemm) -> Schedule:
 @WORKLOG.rung(
     "two shared buffers; one half of the threads copies the next tile while the other half computes",
     Claim("three barriers for two steps over k", lambda c, g: c.barriers_per_k_step == 3),
-    h200=37.74,
 )
 def split_roles(gemm: Gemm) -> Schedule:
     """Two buffers, and the halves of the block alternate: one copies the next tile while the other computes."""
@@ -362,7 +351,6 @@ def split_roles(gemm: Gemm) -> Schedule:
     ONE_BARRIER,
     slug="async",
     builds_on="10",
-    h200=20.248,
 )
 def asynchronous(gemm: Gemm) -> Schedule:
     """Two buffers filled by asynchronous copies, one barrier a step.

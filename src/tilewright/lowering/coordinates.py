@@ -91,8 +91,14 @@ def lane_of(program: Program) -> Var:
     return Var(LANE if program.tensorized.instruction.c.lanes == WARP_LANES else GROUP_LANE)
 
 
-def thread_coordinates(program: Program) -> Body:
-    """`Let`s that name the running thread's coordinates in its block."""
+def lane_let(program: Program) -> Let:
+    """Names the number of the running lane, by `lane_of`."""
+    assert program.tensorized is not None
+    return Let(lane_of(program).name, Var("threadIdx.x") % program.tensorized.instruction.c.lanes)
+
+
+def thread_coordinates(program: Program, *, with_lane: bool = True) -> tuple[Let, ...]:
+    """`Let`s that name the running thread's coordinates in its block. with_lane: with `lane_let`, if there is one."""
     lets: list[Let] = []
     for loop in program.thread_loops:
         uniform = loop.level is Level.WARPGROUP
@@ -100,8 +106,8 @@ def thread_coordinates(program: Program) -> Body:
             replace(let, uniform=uniform and index == 0)
             for index, let in enumerate(bound(program, loop, _thread_number(loop)))
         ]
-    if program.tensorized is not None:
-        lets.append(Let(lane_of(program).name, Var("threadIdx.x") % program.tensorized.instruction.c.lanes))
+    if program.tensorized is not None and with_lane:
+        lets.append(lane_let(program))
     if needs_thread_number(program):
         lets.append(Let(THREAD, linear_thread(program)))
     return tuple(lets)

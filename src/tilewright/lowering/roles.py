@@ -49,6 +49,7 @@ from tilewright.lowering.coordinates import (
     ROUND,
     cluster_coordinates,
     extent_of,
+    lane_let,
     rank_step,
     thread_coordinates,
 )
@@ -145,17 +146,15 @@ class TmaKernel:
     def body(self) -> Body:
         if self.plan.producer is None:
             return (*self._scheduler.locate(ZERO), *thread_coordinates(self.program), *self._together())
-        threads = [let for let in thread_coordinates(self.program) if isinstance(let, Let)]
         # The consumers are numbered from 0; the producer stands behind them.
         rank = cluster_coordinates(self.program)
         group = Let(GROUP, Var("threadIdx.x") // 128, uniform=True)
-        lane = next(let for let in threads if let.name == GROUP_LANE)
         is_producer = binary(Op.EQ, Var(GROUP), self.plan.consumer.warpgroups)
-        roles = If(is_producer, self._producer(), self._consumer(threads))
+        roles = If(is_producer, self._producer(), self._consumer())
         groups = self._scheduler.prepare()
         # Where groups end may be written by the kernel before.
         wait = self._wait if self.program.problems.has_groups else ()
-        return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles)
+        return (group, lane_let(self.program), *rank, *self._init(with_empty=True), *wait, *groups, roles)
 
     def _producer(self) -> Body:
         assert self.plan.producer is not None and self.plan.producer.registers is not None
@@ -201,13 +200,12 @@ class TmaKernel:
     def _vectors(self) -> EpilogueVectors:
         return EpilogueVectors(self.program, self.plan.epilogue.vectors)
 
-    def _consumer(self, threads: list[Let]) -> Body:
+    def _consumer(self) -> Body:
         consumer = self.plan.consumer
         assert consumer.registers is not None
         own = tuple(
             Let(let.name, substitute(let.value, {"threadIdx.x": Var(GROUP) * 128 + Var(GROUP_LANE)}), let.note)
-            for let in threads
-            if let.name != GROUP_LANE
+            for let in thread_coordinates(self.program, with_lane=False)
         )
         return (
             SetRegisters(consumer.registers, grow=True),

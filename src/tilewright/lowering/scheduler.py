@@ -384,24 +384,21 @@ class Scheduler:
         if self.plan.split_k is SplitK.RANKS:
             run = locate_run(number, self.rows_of, columns)
             number, rows = IN_RUN, ROWS_OF_RUN
-        lets = raster(program.raster, number, rows, columns, *self.tile_axes)
-        lets[-2:] = [self._in_cluster(self._of_rank(let)) for let in lets[-2:]]
-        return (*run, *lets)
+        *lets, row, column = raster(program.raster, number, rows, columns, *self.tile_axes)
+        of_rows, of_columns = (axis.dim for axis in self.tile_axes)
+        return (*run, *lets, self._in_cluster(self._of_rank(row), of_rows), self._in_cluster(column, of_columns))
 
-    def _of_rank(self, let: Let) -> Let:
+    def _of_rank(self, row: Let) -> Let:
         """The rows of tiles begin with the first whole one from the given row on where rows of A arrive, and with those
         of the rank that keeps the tile where ranks share out k."""
-        if let.name != self.tile_axes[0].name:
-            return let
         if self.plan.split_k is SplitK.RANKS:
-            return replace(let, value=FIRST_OF_RUN + let.value)
+            return replace(row, value=FIRST_OF_RUN + row.value)
         if not self.program.arriving:
-            return let
-        return replace(let, value=from_row(let.value, self.tile_counts[0], self.rows_of(OWN_ROW)))
+            return row
+        return replace(row, value=from_row(row.value, self.tile_counts[0], self.rows_of(OWN_ROW)))
 
-    def _in_cluster(self, let: Let) -> Let:
+    def _in_cluster(self, let: Let, dim: Dim) -> Let:
         """A coordinate of the tile of the cluster becomes that of the running block."""
-        dim = next(axis.dim for axis in self.tile_axes if axis.name == let.name)
         size = neighbours(self.program, dim)
         return replace(let, value=let.value * size + place_in_cluster(self.program, dim)) if size > 1 else let
 

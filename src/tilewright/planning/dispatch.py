@@ -36,6 +36,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
+from tilewright.planning.beside_products import quantizing_plan, row_sums_plan
 from tilewright.planning.coded import coded_plan, coding_plan
 from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, why_not, with_fallback
 from tilewright.planning.estimates import (
@@ -52,10 +53,8 @@ from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, finishes, fitted
 from tilewright.planning.plan import GroupPlan, Plan
-from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
-from tilewright.planning.row_sums import row_sums_plan
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization

@@ -51,7 +51,7 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
         half = _halved(config, gemm)
         if half is not None:
-            hidden = getattr(half.kernel, "ping_pong", False)
+            hidden = isinstance(half.kernel, WgmmaConfig) and half.kernel.ping_pong
             found.setdefault(half, time_us if hidden else time_us + exposed_us)
     for half, time_us in sorted(found.items(), key=lambda one: one[1]):
         yield time_us, visited(half, gemm, spec)

@@ -17,8 +17,8 @@ from tilewright.frontend.requests import checked, requests_of
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
+from tilewright.planning.beside_products import exchange_plan
 from tilewright.planning.dispatch import dispatcher
-from tilewright.planning.exchanging import exchange_plan
 from tilewright.planning.plan import Place, Plan
 from tilewright.planning.stack import Shards
 from tilewright.planning.tile_parts import TileParts

@@ -11,5 +11,7 @@ groups       of several sizes in one launch
 gemv, coded  of kernels that read one matrix: GEMV; weights in codes
 launches     around a product, which move bytes
 
+`distributed.overlap` takes the times of products from here, and runs the steps of ranks on them and on the link's.
+
 `tests/planning/test_one_cost_model.py` looks for estimates elsewhere.
 """

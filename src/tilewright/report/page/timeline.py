@@ -15,6 +15,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TeamBarrier, TmaLoad, WaitBarrier, Wgmma
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.report.page.roles import multiplies, role_name, roles_of
 from tilewright.report.page.watch import Event, Watched, operand_of, stages_of
 from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
@@ -67,6 +68,9 @@ class _Drawing:
 
     def __post_init__(self) -> None:
         self.clocks = [0.0] * len(self.roles)
+        loads = (stmt for _, stmt in walk(self.watched.built.kernel.body) if isinstance(stmt, TmaLoad))
+        self.told_by_tma = {stmt.signal.buffer.name for stmt in loads}
+        """Barriers that say that a stage has been filled."""
 
     def roles_in(self, event: Event) -> list[int]:
         here = self.watched.warps_in(event)
@@ -239,7 +243,7 @@ def _issue(drawing: _Drawing, issue: Issue, role: int) -> None:
             if told > cell.start:
                 cell.start, cell.end = told, told + _UNITS["wait"]
                 drawing.clocks[role] = cell.end
-            if any("full" in name for name in issue.barriers):
+            if any(name.partition("[")[0] in drawing.told_by_tma for name in issue.barriers):
                 slot = issue.barriers[0].rpartition("[")[2].rstrip("]")
                 rows = [row for row in drawing.content if row.endswith(f"stage {slot}")]
                 drawing.waited[role] = rows

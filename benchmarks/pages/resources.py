@@ -77,7 +77,7 @@ def page() -> str:
     lines = [
         "# What every rung uses",
         "",
-        f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. By architecture:",
+        f"Written by `benchmarks/write_page.py resources` with {compiler_version()}. By architecture:",
         "registers a thread, and bytes spilled if any; - where the architecture lacks an instruction of the rung. Then",
         "shared memory a block; bank conflicts, as share of the wavefronts of shared loads, and of shared stores;",
         "barriers in each step over k.",

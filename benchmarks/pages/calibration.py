@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison
+from tilewright.bench.calibration import recounted, simulated, source_digest
+from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read
 from tilewright.bench.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
-from tilewright.ladders import LADDERS
+from tilewright.bench.records import recorded_folder
+from tilewright.errors import TilewrightError
+from tilewright.ladders import LADDERS, find_rung
 from tilewright.report.markdown import table
+from tilewright.toolchain import build
 from tilewright.units import counted
 
 _FROM_ADDRESSES = (
@@ -38,7 +42,7 @@ _ESTIMATED = (
 _INTRODUCTION = """\
 # Simulated counts against hardware counters
 
-Written by `tilewright calibrate --write docs/calibration.md` from `benchmarks/results/calibration_*.json`; no number
+Written by `benchmarks/write_page.py calibration` from `benchmarks/results/calibration_*.json`; no number
 here is typed by hand. `tilewright calibrate --record FILE` takes a new record on a machine with an NVIDIA GPU and
 Nsight Compute, which it runs with `--clock-control none`.
 
@@ -178,3 +182,35 @@ def _range(rows: Sequence[Comparison]) -> str:
         return ""
     least, most = (f"{share:.4f}" for share in (min(shares), max(shares)))
     return f"; counted / simulated is {least}" if least == most else f"; counted / simulated is {least} to {most}"
+
+
+def recorded() -> list[Calibration]:
+    """The calibrations that are kept, oldest first."""
+    found = [read(path) for path in sorted(recorded_folder().glob("calibration_*.json"))]
+    return sorted(found, key=lambda one: one.date)
+
+
+def recount(found: Calibration) -> tuple[Calibration, list[str]]:
+    """A record with what today's simulator counts, and the rungs left as they were: of these the kernel is another.
+
+    What was measured stays, and so do the estimates, which follow from a compiled kernel.
+    """
+    left = []
+    names = list(dict.fromkeys(row.rung for row in found.rows))
+    for name in names:
+        digest = _digest_of_rung(name, found.size)
+        if digest is None or found.sources.get(name) != digest:
+            left.append(name)
+        else:
+            rows = recounted(found.of_rung(name), simulated(find_rung(name), found.size))
+            found = found.with_rung(name, digest, rows)
+    return found, left
+
+
+def _digest_of_rung(name: str, size: int) -> str | None:
+    """None where there is no such rung any more."""
+    try:
+        rung = find_rung(name)
+    except TilewrightError:
+        return None
+    return source_digest(build(rung.gemm(size, size, size), rung))

@@ -36,7 +36,7 @@ calls are captured into CUDA graphs, which are replayed in turn, the card restin
 over the replays. **x** is how many times faster `tilewright` is than a peer: the median of the ratios within a round,
 above 1 where it is faster. N: a row-major operand, T: a transposed view.
 
-This page is written by `tilewright bench --write docs/library.md`; no number in it is typed by hand.
+This page is written by `benchmarks/write_page.py library`; no number in it is typed by hand.
 """
 
 OTHERS = """\

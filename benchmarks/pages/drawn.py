@@ -23,7 +23,7 @@ is cuBLAS's time over ours in the same run: above 1, ours is faster. FP8 stands 
 beside `torch.bmm`, groups beside `torch._grouped_mm`. A row is of the kernels and the choice of its commit: those of
 exact f32 on an H100 are older than the fits of decisions 0057 and 0068, which tells of 241 problems on an H200.
 
-`tilewright bench --shapes-page docs/shapes.md` writes this page from the records.
+`benchmarks/write_page.py drawn` writes this page from the records.
 """
 
 

@@ -86,7 +86,7 @@ class MatricesAhead(SubtileGeometry):
         return prod(extent for _, extent in self.loops)
 
     @property
-    def _number(self) -> Expr:
+    def _chunk_number(self) -> Expr:
         """Of the running chunk."""
         number: Expr = ZERO
         for loop, extent in self.loops:
@@ -104,7 +104,7 @@ class MatricesAhead(SubtileGeometry):
         """Behind a chunk: the loads of the one that takes its registers."""
         if not 0 < self.chunks < self._count:
             return ()
-        number = self._number + self.chunks
+        number = self._chunk_number + self.chunks
         return (If(binary(Op.LT, number, self._count), self._loads(number)),)
 
     def _loads(self, number: Expr) -> Body:
@@ -143,6 +143,6 @@ class MatricesAhead(SubtileGeometry):
         """What belongs to a sum of the running chunk, by its number there; with several, to each of them."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         return {
-            name: Load(self._buffer(name), (self._number % self.chunks, register + element))
+            name: Load(self._buffer(name), (self._chunk_number % self.chunks, register + element))
             for name in (self._matrices if self.chunks else ())
         }

@@ -59,11 +59,11 @@ for line in open(sys.argv[1], encoding="utf-8"):
 """
 
 
-def written(tree: Path, name: str) -> list[tuple[str, str, Any]]:
-    """Of each winner that a tree ships: the name of its kernels' texts there, what their machine code is, and the grids
-    and blocks in which it is started, or why it is not."""
+def written(tree: Path, winners: Path) -> list[tuple[str, str, Any]]:
+    """Of each winner of a file: the name of its kernels' texts in a tree, what their machine code is, and the grids and
+    blocks in which it is started, or why it is not."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    command = [sys.executable, "-c", WRITER, str(tree / SHIPPED / name)]
+    command = [sys.executable, "-c", WRITER, str(winners)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -79,7 +79,7 @@ def main() -> None:
     winners = [Winner.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
     kept, stamped = 0, []
     for winner, (then, code, before), (now, today, started) in zip(
-        winners, written(given.old, given.name), written(here, given.name), strict=True
+        winners, written(given.old, path), written(here, path), strict=True
     ):
         if then == winner.kernel and before == started and (code == today or given.changed):
             kept += 1

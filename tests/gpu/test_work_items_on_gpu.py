@@ -171,7 +171,7 @@ def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        WgmmaConfig((128, 192, 64), ping_pong=True, stages=3, raster_rows=4, subtile=192, subtile_stages=1),
+        WgmmaConfig((128, 160, 64), ping_pong=True, stages=3, raster_rows=4, subtile=160, subtile_stages=1),
         WgmmaConfig((64, 256, 64), ping_pong=True, cluster=(2, 1), raster_rows=4, subtile=256, subtile_stages=1),
         WgmmaConfig((128, 256, 64), stages=3, cluster=(1, 2), raster_rows=4, subtile=128, subtile_stages=2),
     ],

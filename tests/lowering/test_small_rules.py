@@ -46,7 +46,7 @@ from tilewright.schedule import Epilogue as Scaled
 from tilewright.toolchain import build, grid_of
 
 
-@pytest.mark.parametrize("rung", [rung for rungs in LADDERS.values() for rung in rungs], ids=str)
+@pytest.mark.parametrize("rung", [rung for rungs in LADDERS.values() for rung in rungs], ids=lambda rung: rung.name)
 def test_what_is_known_of_a_thread_holds_for_all_of_a_block_and_for_no_more(rung: Rung) -> None:
     built = build(rung.gemm(512, 512, 512), rung)
     bounds, threads = bounds_of(built.program), range(built.kernel.threads_per_block)

@@ -94,3 +94,12 @@ def test_ranks_keep_whole_tiles_of_a_cluster() -> None:
     for rows, with_alone, with_shared in (((64, 64), True, False), ((128, 100), True, True), ((100, 64), False, False)):
         shards = Shards(rows, 0, summed=True)
         assert (is_shared(shards, alone), is_shared(shards, shared)) == (with_alone, with_shared), rows
+
+
+def test_consumers_that_leave_no_registers_for_a_courier_are_not_shared() -> None:
+    """With 192 accumulators in ping-pong the kernel spills 304 bytes; with 184 it has 232 registers, which it may."""
+    shards = Shards((1024, 1024), 0, summed=True)
+    for n, found in ((192, False), (184, True)):
+        plan = PlanConfig(WgmmaConfig((128, n, 64), ping_pong=True, subtile=64))
+        assert is_shared(shards, plan) is found
+        assert is_shared(Shards((1024, 1024), 0), plan)  # rows that arrive take none

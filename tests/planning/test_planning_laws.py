@@ -409,7 +409,7 @@ def test_which_products_ranks_can_share(rows: tuple[int, ...]) -> None:
     kernels = {
         "plain": PlanConfig(WGMMA),
         "two consumers": PlanConfig(replace(WGMMA, consumers=2)),
-        "ping-pong": PlanConfig(replace(WGMMA, consumers=2, ping_pong=True)),
+        "ping-pong": PlanConfig(replace(WGMMA, tile=(128, 128, 64), consumers=2, ping_pong=True)),
         "not persistent": PlanConfig(replace(WGMMA, persistent=False)),
         "cluster": PlanConfig(replace(WGMMA, persistent=False, cluster_k=2)),
         "two rows": PlanConfig(replace(WGMMA, cluster=(2, 1))),

@@ -8,6 +8,8 @@ from math import inf
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.ir.register_budgets import COURIER, PRODUCER, STEP
+from tilewright.kernels import wgmma
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
@@ -18,6 +20,7 @@ from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.raster import visited
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Shards
+from tilewright.units import ceil_div, round_up
 from tilewright.winners.plan_config import PlanConfig
 
 
@@ -74,13 +77,16 @@ def is_ruled_out(request: Request, config: PlanConfig) -> bool:
 
 
 def is_shared(shards: Shards, config: PlanConfig) -> bool:
-    """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them."""
+    """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them, and
+    consumers leave the producer's warpgroup registers for a courier (`register_budgets`)."""
     kernel = config.kernel
     if finishes(config) or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
         return False
     if shards.summed:
         rows = kernel.m * kernel.cluster_m
-        return not any(start % rows for start in shards.starts if start < sum(shards.rows))
+        given_up = round_up(ceil_div(COURIER - PRODUCER, kernel.consumers), STEP)
+        has_room = wgmma.registers_of(kernel) + given_up <= wgmma.consumer_registers(kernel)
+        return bool(has_room) and not any(start % rows for start in shards.starts if start < sum(shards.rows))
     return "A" not in config.packed
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ from test_dispatch import problem
 import tilewright as tw
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32
+from tilewright.frontend import ops
+from tilewright.frontend.symbols import Symbol
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning import account, coded
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
@@ -25,15 +28,16 @@ from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
 from tilewright.planning.gated import in_one_kernel, reading_us
+from tilewright.planning.packing import Alignment
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X6, BF16X9, F16X3
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Activation, Epilogue, Result
 from tilewright.problem.functions import Operation
-from tilewright.problem.values import Accumulated, Applied, Combined
+from tilewright.problem.values import Accumulated, Added, Applied, Combined, Element, Fold
 from tilewright.problem.weight_codes import E4M3_CODES, INT4
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
@@ -189,3 +193,21 @@ def test_launches_of_calls(golden: Callable[[str, str], None], monkeypatch: pyte
         lines += [f"== {name}", str(found), f"{found.estimated_us:.{DIGITS}g} us, {found.scratch_bytes} bytes"]
         lines += [f"  {one.role} {one.grid} {one.estimated_us:.{DIGITS}g} us" for one in found.launches]
     golden("choices/calls.txt", "\n".join(lines) + "\n")
+
+
+def test_kernels_that_hold_no_pairs_or_columns_are_no_candidates() -> None:
+    """Under swap-AB a thread has both columns of no pair, and eight rows of a column in no eight lanes."""
+    acc, gate = Symbol(Accumulated()), Symbol(Element(Added("gate_operand", None, BF16)))
+    columns = Result(Added("columns", "n", F32, own=True, fold=Fold(Operation.PLUS)), acc.value)
+    rows = Result(Added("rows", "m", F32, own=True, fold=Fold(Operation.PLUS)), acc.value)
+    epilogues = {
+        "pairs": Epilogue(function=ops.rotary(acc, gate, gate).value),
+        "columns": Epilogue(function=acc.value, results=(columns,)),
+        "rows": Epilogue(function=acc.value, results=(rows,)),
+    }
+    found = {}
+    for name, epilogue in epilogues.items():
+        gemm = Gemm(300, 2048, 4096, BF16, out=BF16, b=Order.COL, epilogue=epilogue)
+        some = islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 200)
+        found[name] = {config.kernel.swap_ab for _, config in some if isinstance(config.kernel, WgmmaConfig)}
+    assert found == {"pairs": {False}, "columns": {False}, "rows": {False, True}}

@@ -50,7 +50,7 @@ from tilewright.planning.raster import first_out
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.quantization import BLOCK
 from tilewright.winners.plan_config import PlanConfig
 
@@ -424,18 +424,26 @@ def estimate_us(
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
-    """The wgmma kernels that can run where operands lie so, with registers for the epilogue; for scales of blocks of
-    C, those that find them."""
+    """The wgmma kernels that can run where operands lie so, with registers for the epilogue; those that hold pairs, or
+    columns that are folded, and that find the scales of blocks of C."""
     if function_registers(gemm):
         c = c[wgmma.registers_of(c, gemm) <= wgmma.consumer_registers(c, gemm)]
     if gemm.epilogue.scales is not None:
-        c = c[(c.n % BLOCK == 0) & (c.swap_ab < 1)]
+        c = c[c.n % BLOCK == 0]
+    if gemm.epilogue.scales is not None or gemm.epilogue.has_pairs or _folds_columns(gemm):
+        c = c[(c.swap_ab > 0) == (gemm.c is Order.COL)]
     # Matrices of a batch follow each other, or all of its problems read one.
     loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) >= 0)
     stores = not tma_stores(gemm) or (alignment.c >= TMA_BYTES and (stack is None or stack.c > 0))
     if loads and stores:
         return c
     return c[loads & (stores | np.logical_not(wgmma.stages_result(c, gemm)))]
+
+
+def _folds_columns(gemm: Gemm) -> bool:
+    """Whether an epilogue folds along the dimension in which C is not contiguous."""
+    along = gemm.operand("C").contiguous
+    return any(one.fold is not None and not one.fold.whole and one.along == along for one in gemm.epilogue.written)
 
 
 def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[float, PlanConfig]]:

@@ -154,16 +154,20 @@ def test_sums_of_a_cluster_without_roles(
     assert verdict.ok, verdict.message
 
 
+def assert_a_batch_is_right(gpu: Gpu, gemm: Gemm, config: WgmmaConfig, count: int) -> None:
+    built = replace(build(gemm, config.schedule(gemm)), problems=Problems.STRIDED)
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    arrays = [stacked([getattr(one, name) for one in each], shared=False) for name in "abc"]
+    steps = [array.size // count for array in arrays]
+    c = launched(built, gpu, arrays, (*steps, count), batch=count)
+    for number, one in enumerate(each):
+        assert check(one, gemm.out.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size]))).ok, number
+
+
 def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
     gemm, count = Gemm(24, 136, 1032, F16, out=F32, b=Order.COL), 70
     config = WgmmaConfig((24, 64, 64), 1, swap_ab=True, persistent=False, cluster_k=4)
-    built = replace(build(gemm, config.schedule(gemm)), problems=Problems.STRIDED)
-    each = [make_operands(gemm, seed=seed) for seed in range(count)]
-    arrays = [stacked([getattr(one, n) for one in each], shared=False) for n in "abc"]
-    steps = [a.size // count for a in arrays]
-    c = launched(built, gpu, arrays, (*steps, count), batch=count)
-    for number, one in enumerate(each):
-        assert check(one, view(gemm, "C", c[number * steps[2] :][: one.c.size])).ok, number
+    assert_a_batch_is_right(gpu, gemm, config, count)
 
 
 @pytest.mark.parametrize("beta", [0.0, -0.5])
@@ -180,14 +184,7 @@ def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
 def test_rows_that_begin_inside_sectors_leave_whole(
     gpu: Gpu, config: WgmmaConfig, size: tuple[int, int, int], beta: float
 ) -> None:
-    gemm, count = Gemm(*size, BF16, out=BF16, beta=beta), 5
-    built = replace(build(gemm, config.schedule(gemm)), problems=Problems.STRIDED)
-    each = [make_operands(gemm, seed=seed) for seed in range(count)]
-    arrays = [stacked([getattr(one, name) for one in each], shared=False) for name in "abc"]
-    steps = [array.size // count for array in arrays]
-    c = launched(built, gpu, arrays, (*steps, count), batch=count)
-    for number, one in enumerate(each):
-        assert check(one, BF16.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size]))).ok, number
+    assert_a_batch_is_right(gpu, Gemm(*size, BF16, out=BF16, beta=beta), config, 5)
 
 
 @pytest.mark.parametrize("rows", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3, [3, 0, 1] * 100])

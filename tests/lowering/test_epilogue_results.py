@@ -155,7 +155,7 @@ def test_warpgroups_fold_whole_rows_of_64_columns(config: str, n: int) -> None:
         eights = stored["mma"][name].reshape(-1, 70)
         if n > 256:
             eights = np.stack([operation.accumulate(eights[at : at + 8])[-1] for at in range(0, len(eights), 8)])
-        # Sums of products may be rounded in another order by another instruction, but not here: k is one instruction.
+        # Each instruction rounds sums of products in its own way.
         np.testing.assert_allclose(stored[config][name].reshape(eights.shape), eights, rtol=1e-6)
 
 

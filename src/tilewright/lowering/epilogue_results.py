@@ -37,17 +37,20 @@ from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK
 from tilewright.problem.values import Fold
 
+LEAST_IN_LANES = 8
+"""Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
+
 TOGETHER = 8
 """Partial results that are folded one after the other; enough of them lie side by side to keep a GPU busy."""
 
 MOST_LEFT = 32
 """Partial results of which one launch makes one number."""
 
+WIDE_GROUP, MOST_AT_ONCE = LEAST_IN_LANES * TOGETHER, LEAST_IN_LANES * MOST_LEFT
+"""Neighbours of a row whose partial result a warpgroup makes, and of which one launch folds what lanes leave."""
+
 _ROWS, _PAIR = 2, 2
 """Rows of a fragment of wgmma that a lane holds parts of, and neighbours of each."""
-
-_LEAST_IN_LANES = 8
-"""Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,7 @@ def group_of(program: Program, along: Dim, width: int) -> tuple[int, FragmentDig
     held = (digit for digit in fragment.digits if digit.holder is Holder.LANE and digit.step < WARP_LANES)
     lanes = [digit for digit in held if (digit.index, digit.stride) == (index, width)]
     group = width * lanes[0].extent if lanes else width
-    if fragment.opaque or group < _LEAST_IN_LANES:
+    if fragment.opaque or group < LEAST_IN_LANES:
         raise LoweringError(
             f"The lanes of {'opaque fragments' if fragment.opaque else f'this kernel hold groups of {group}'} along "
             f"{along}, of which no partial results are made.",
@@ -279,11 +282,11 @@ def _wide_group(program: Program, along: Dim) -> int:
     """Neighbours of a row of C whose partial result a warpgroup makes; 0 where it holds no whole rows of so many, or
     one launch folds what its lanes leave. Fragments are those of wgmma."""
     plan = epilogue_plan(program)
-    c, wide = program.gemm.operand("C"), _LEAST_IN_LANES * TOGETHER
+    c = program.gemm.operand("C")
     if plan.tile is None or not plan.subtiles or along != c.contiguous or program.instruction_axes[0].dim == along:
         return 0
-    held = program.result_columns(plan.tile.staged) % wide == 0
-    return wide if held and program.gemm.size(along) > _LEAST_IN_LANES * MOST_LEFT else 0
+    held = program.result_columns(plan.tile.staged) % WIDE_GROUP == 0
+    return WIDE_GROUP if held and program.gemm.size(along) > MOST_AT_ONCE else 0
 
 
 def folds_of(program: Program) -> dict[str, Fold]:

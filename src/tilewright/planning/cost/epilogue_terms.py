@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
+from tilewright.lowering.epilogue_results import LEAST_IN_LANES, MOST_AT_ONCE, WIDE_GROUP
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Applied, inside
 
@@ -24,17 +25,15 @@ adds 62 us with two consumers of 128 x 256 and 39 with 128 x 192 in ping-pong, a
 
 _FOLDED, _FOLDED_APART = 0.02, 0.25
 """Clocks of an SM for an element of a fold, in groups of 64 and of 8. Measured in the same way at k = 4096: sums of
-squares of rows add 9 us with 128 x 256, 68 with 200 x 128 and swap-AB; memory takes 2 and 16."""
+squares of rows add 9 us with 128 x 256, 68 with 200 x 128 and swap-AB; memory takes 2 and 16. Folds of columns, which
+are in groups of 8 whatever the tile is, were not measured apart, and count like those of rows."""
 
 SLOWED = 0.3
 """The share of these clocks that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in ping-pong, a
 residual and sums of rows take 845 us with 128 x 176, sums of rows 752; beta * C 718 with 128 x 192, nothing 701."""
 
 _BESIDE_SUMS = 68
-"""Registers of a thread beside its sums with which it reads ahead."""
-
-_GROUP, _WIDE_GROUP, _MOST_AT_ONCE = 8, 64, 256
-"""Elements of a partial result, and where warpgroups fold eight of them; elements of a line that one launch folds."""
+"""Registers of a thread beside its sums with which it reads a chunk of 2-byte elements ahead (`epilogue_ahead`)."""
 
 
 @lru_cache(maxsize=64)
@@ -69,7 +68,7 @@ def beside_clocks(c: Columns, gemm: Gemm) -> Column:
 
 def _folds_wide(c: Columns) -> Column:
     """Whether warpgroups fold the groups of rows of C themselves."""
-    return (c.n % _WIDE_GROUP == 0) & (c.swap_ab == 0) & (c.subtile > 0)
+    return (c.n % WIDE_GROUP == 0) & (c.swap_ab == 0) & (c.subtile > 0)
 
 
 def partial_bytes(c: Columns, gemm: Gemm) -> Column:
@@ -79,6 +78,6 @@ def partial_bytes(c: Columns, gemm: Gemm) -> Column:
     for one in gemm.epilogue.written:
         if one.fold is None or one.fold.codes is not None or one.fold.whole:
             continue
-        wide = _folds_wide(c) & (one.along != along and gemm.size(along) > _MOST_AT_ONCE)
-        elements = elements + gemm.m * gemm.n / np.where(wide, _WIDE_GROUP, _GROUP)
+        wide = _folds_wide(c) & (one.along != along and gemm.size(along) > MOST_AT_ONCE)
+        elements = elements + gemm.m * gemm.n / np.where(wide, WIDE_GROUP, LEAST_IN_LANES)
     return 2.0 * F32.bytes * elements

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from operator import eq
 from pathlib import Path
 
+from calibrate import told
+from calibration.records import read, write
 from pages import calibration, drawn, library, resources
 
-from tilewright.bench.calibration_records import read, write
-from tilewright.cli.calibrate import told
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError
 

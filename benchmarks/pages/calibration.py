@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.bench.calibration import recounted, simulated, source_digest
-from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read
-from tilewright.bench.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
+from calibration.counting import recounted, simulated, source_digest
+from calibration.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
+from calibration.records import EXACT, METRICS, Calibration, Comparison, read
+
 from tilewright.bench.records import recorded_folder
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS, find_rung
@@ -43,8 +44,8 @@ _INTRODUCTION = """\
 # Simulated counts against hardware counters
 
 Written by `benchmarks/write_page.py calibration` from `benchmarks/results/calibration_*.json`; no number
-here is typed by hand. `tilewright calibrate --record FILE` takes a new record on a machine with an NVIDIA GPU and
-Nsight Compute, which it runs with `--clock-control none`.
+here is typed by hand. `python benchmarks/calibrate.py --record FILE` takes a new record on a machine with an NVIDIA GPU
+and Nsight Compute, which it runs with `--clock-control none`.
 
 One number in a cell means that both sides say the same. Two numbers are *simulated / counted*, and the letter names
 the reason, below. A dash stands where that side has no figure in the record. Kernels are compiled so that each access

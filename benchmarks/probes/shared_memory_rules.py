@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
 import access_patterns as ap  # noqa: E402
 from shared_memory.accesses import GLOBAL_BYTES, POOL_BYTES, REPEAT, accesses  # noqa: E402

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import ncu
 from rung_sizes import Size, built_at, compiled, size_of
 
-from tilewright.bench import ncu
 from tilewright.bench.ladder import launcher
 from tilewright.bench.records import this_run
 from tilewright.device.catalog import device

@@ -4,9 +4,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from calibration.counting import simulated
+from calibration.records import EXACT, read
 
-from tilewright.bench.calibration import simulated
-from tilewright.bench.calibration_records import EXACT, read
 from tilewright.ladders import find_rung
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import ncu
 import pytest
+from calibration import counting
+from calibration.counting import compare
+from calibration.differences import ACCESSES, by_rung, explanation, is_unexplained
+from calibration.records import EXACT, METRICS, Calibration, Comparison, read, write
 from pages.calibration import page, recorded, recount
 
-from tilewright.bench import calibration, ncu
-from tilewright.bench.calibration import compare
-from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read, write
-from tilewright.bench.differences import ACCESSES, by_rung, explanation, is_unexplained
 from tilewright.device.catalog import H200
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import find_rung
@@ -141,7 +142,7 @@ def test_a_counter_that_could_not_be_read_is_no_difference_unless_it_must_be_equ
 
 def test_the_page_shows_both_numbers_and_what_is_not_explained() -> None:
     rung = rows(global_load_sectors=101, hardware_shared_store_wavefronts=110)
-    found = Calibration("NVIDIA X", "2026-01-02T00:00:00Z", "tilewright calibrate", 512, tuple(rung.values()))
+    found = Calibration("NVIDIA X", "2026-01-02T00:00:00Z", "benchmarks/calibrate.py", 512, tuple(rung.values()))
     text = page([found])
     assert "## NVIDIA X, 512 x 512 x 512" in text
     assert "| 100 / 101 **?** |" in text and "| 100 / 110 (b) |" in text
@@ -207,7 +208,7 @@ def test_the_recorded_files_name_a_metric_for_each_count() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not ncu.available(), reason="Nsight Compute is not installed")
 def test_rungs_are_counted_on_the_gpu_at_hand() -> None:
-    found = calibration.calibrate([find_rung("worklog/6"), find_rung("ampere/3")], 256)
+    found = counting.calibrate([find_rung("worklog/6"), find_rung("ampere/3")], 256)
     assert not found.failed
     for rung in by_rung(found.rows).values():
         assert not [row for row in rung.values() if row.count in EXACT and is_unexplained(row, rung)]
@@ -228,21 +229,19 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise LaunchError("Nsight Compute failed with exit status 1.")
         return [Comparison(rung.name, size, name, value, value) for name, value in ours.items()]
 
-    monkeypatch.setattr(calibration, "open_gpu", Gpu)
-    monkeypatch.setattr(calibration, "probe", lambda gpu: H200)
-    monkeypatch.setattr(calibration, "compare", compared)
+    monkeypatch.setattr(counting, "open_gpu", Gpu)
+    monkeypatch.setattr(counting, "probe", lambda gpu: H200)
+    monkeypatch.setattr(counting, "compare", compared)
     monkeypatch.setattr(ncu, "metric_listing", lambda chip: "")
     return names
 
 
 @pytest.mark.usefixtures("counted")
 def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told() -> None:
-    found = calibration.calibrate([find_rung("worklog/2"), find_rung("worklog/6")], 128)
+    found = counting.calibrate([find_rung("worklog/2"), find_rung("worklog/6")], 128)
     counts = by_rung(found.rows)["worklog/6"]
     assert found.failed == {"worklog/2": "Nsight Compute failed with exit status 1."}
-    assert (
-        counts["shared_wavefronts"].simulated == calibration.simulated(find_rung("worklog/6"), 128)["shared_wavefronts"]
-    )
+    assert counts["shared_wavefronts"].simulated == counting.simulated(find_rung("worklog/6"), 128)["shared_wavefronts"]
     assert counts["achieved_occupancy_percent"].simulated == 12.5  # one block of 8 warps on an SM of 64
     assert 0 < (counts["l2_hit_rate_percent"].simulated or 0) < 100
     assert "worklog/6" in page([found]) and "Not counted: worklog/2" in page([found])
@@ -257,9 +256,9 @@ def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        calibration.calibrate([first, second], 64, keep=stop_after_one)
+        counting.calibrate([first, second], 64, keep=stop_after_one)
     assert counted == ["swizzle/opt"]
-    found = calibration.calibrate([first, second], 64, earlier=read(path))
+    found = counting.calibrate([first, second], 64, earlier=read(path))
     assert counted == ["swizzle/opt", "worklog/6"]
     assert set(by_rung(found.rows)) == {"swizzle/opt", "worklog/6"} == set(found.sources)
 
@@ -267,16 +266,16 @@ def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_rung_whose_kernel_changed_is_counted_again(counted: list[str]) -> None:
     rung = find_rung("swizzle/opt")
-    found = calibration.calibrate([rung], 128)
+    found = counting.calibrate([rung], 128)
     another = replace(found, sources={rung.name: "of another kernel"})
-    assert calibration.calibrate([rung], 128, earlier=another).rows == found.rows
+    assert counting.calibrate([rung], 128, earlier=another).rows == found.rows
     assert counted == [rung.name, rung.name]
 
 
 @pytest.mark.slow
 def test_a_rung_that_failed_is_tried_again(counted: list[str]) -> None:
-    found = calibration.calibrate([find_rung("worklog/2")], 128)
-    again = calibration.calibrate([find_rung("worklog/2")], 128, earlier=found)
+    found = counting.calibrate([find_rung("worklog/2")], 128)
+    again = counting.calibrate([find_rung("worklog/2")], 128, earlier=found)
     assert counted == ["worklog/2", "worklog/2"] and again.failed == found.failed
 
 
@@ -284,13 +283,13 @@ def test_a_rung_that_failed_is_tried_again(counted: list[str]) -> None:
 def test_counts_of_two_devices_do_not_share_a_record() -> None:
     earlier = Calibration("NVIDIA A100", "2026-01-01T00:00:00Z", "a", 128, ())
     with pytest.raises(TilewrightError, match="its device is NVIDIA A100, and here it is NVIDIA H200"):
-        calibration.calibrate([find_rung("swizzle/opt")], 128, earlier=earlier)
+        counting.calibrate([find_rung("swizzle/opt")], 128, earlier=earlier)
 
 
 def test_a_recount_changes_what_is_simulated_and_nothing_that_was_measured() -> None:
     rung = find_rung("swizzle/opt")
-    right = calibration.simulated(rung, 128)
-    digest = calibration.source_digest(build(rung.gemm(128, 128, 128), rung))
+    right = counting.simulated(rung, 128)
+    digest = counting.source_digest(build(rung.gemm(128, 128, 128), rung))
     stale = tuple(Comparison(rung.name, 128, name, -1, 7) for name in METRICS)
     old = Calibration("X", "2026-01-01T00:00:00Z", "a", 128, stale, sources={rung.name: digest})
     found, left = recount(old)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import ncu
 import pytest
 
-from tilewright.bench import ncu
 from tilewright.errors import LaunchError
 
 RAW_PAGE = """\

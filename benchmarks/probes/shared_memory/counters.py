@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ncu
+
 from shared_memory.accesses import COPY_WAVEFRONTS, LOAD_WAVEFRONTS, REPEAT, STORE_WAVEFRONTS, Access
 from shared_memory.launches import NO_LANE
-from tilewright.bench import ncu
 from tilewright.errors import LaunchError
 
 SCRIPT = Path(__file__).resolve().parents[1] / "shared_memory_rules.py"

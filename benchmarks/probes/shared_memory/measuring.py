@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import ncu
+
 from shared_memory.counters import (
     HARDWARE,
     PATCHED,
@@ -23,7 +25,6 @@ from shared_memory.counters import (
 )
 from shared_memory.machine_code import check_sass, compile_cubin, cuda_text
 from shared_memory.verdicts import records, summary, write_result
-from tilewright.bench import ncu
 from tilewright.errors import LaunchError
 
 

@@ -42,7 +42,6 @@ PANELS = {
         "doctor": "Check what is installed, and say how to mend what is missing.",
     },
     "Pages of the project": {
-        "calibrate": "Hold simulated counts against hardware counters.",
         "table": "Write a ladder's table of recorded figures into a Markdown file.",
     },
 }

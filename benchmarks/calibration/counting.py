@@ -3,8 +3,6 @@
 Address-level counts are a pure function of the addresses and must be equal: requests and sectors of global memory,
 requests and wavefronts of shared memory. The kernel is compiled with merging of shared loads switched off, so that each
 instruction that was counted is one that runs (docs/decisions/0002).
-
-    python -m tilewright.bench.calibration launch worklog/6 512     one launch, for ncu to watch
 """
 
 from __future__ import annotations
@@ -20,9 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import ncu
+
+from calibration.records import METRICS, SOURCE_PAGE, Calibration, Comparison
 from tilewright.artifacts import CudaSource
-from tilewright.bench import ncu, records
-from tilewright.bench.calibration_records import METRICS, SOURCE_PAGE, Calibration, Comparison
+from tilewright.bench import records
 from tilewright.codegen import print_cuda
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import TilewrightError
@@ -38,6 +38,8 @@ from tilewright.runtime.nvrtc import compile_cuda, compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build, arguments, build, grid_of, run_on_simulator
+
+_COMMAND = Path(__file__).parents[1] / "calibrate.py"
 
 
 def simulated(rung: Rung, size: int) -> dict[str, float]:
@@ -119,7 +121,7 @@ def compare(
 ) -> list[Comparison]:
     """Simulate a rung (or take `ours`), run it under ncu, and lay the counts side by side."""
     counted_here = simulated(rung, size) if ours is None else ours
-    command = [sys.executable, "-m", "tilewright.bench.calibration", "launch", rung.name, str(size)]
+    command = [sys.executable, str(_COMMAND), rung.name, "--size", str(size), "--launch"]
     wanted = list(METRICS.values())
     with tempfile.TemporaryDirectory(prefix="tilewright-calibration-") as folder:
         report = ncu.record(command, [*ncu.existing_metrics(wanted, chip), *SOURCE_PAGE], Path(folder) / "report")
@@ -200,9 +202,8 @@ def recounted(rows: Sequence[Comparison], ours: Mapping[str, float]) -> list[Com
 # -- the launch that ncu watches ------------------------------------------------------------------------------
 
 
-def launch(name: str, size: int) -> None:
+def launch(rung: Rung, size: int) -> None:
     """Run a rung once on the GPU, compiled for counting."""
-    rung = find_rung(name)
     gemm = rung.gemm(size, size, size)
     built = build(gemm, rung)
     gpu = open_gpu()
@@ -213,15 +214,3 @@ def launch(name: str, size: int) -> None:
     args = arguments(gemm, [array.pointer for array in arrays])
     kernel.launch(gpu.stream, grid_of(built.kernel, gemm), built.kernel.block, args)
     gpu.synchronize()
-
-
-def main(words: Sequence[str]) -> int:
-    if len(words) == 3 and words[0] == "launch":
-        launch(words[1], int(words[2]))
-        return 0
-    print(__doc__)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

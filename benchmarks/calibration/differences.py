@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.bench.calibration_records import EXACT, Comparison
+from calibration.records import EXACT, Comparison
 from tilewright.dtypes import F32
 from tilewright.layout.banks import SECTOR_BYTES
 

@@ -1,21 +1,21 @@
-"""`tilewright calibrate` on a machine without a GPU, and the page of its records."""
+"""`benchmarks/calibrate.py` on a machine without a GPU, and the page of its records."""
 
 import json
 from pathlib import Path
 
+import calibrate
 import pytest
 import write_page
-from command_runs import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_without_a_gpu_it_says_so_shortly(cli: Cli) -> None:
-    ran = cli("calibrate", "worklog/6")
-    assert (ran.code, ran.out) == (1, "")
-    assert "No NVIDIA driver is installed" in ran.err and len(ran.err.splitlines()) <= 2
+def test_without_a_gpu_it_says_so_shortly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate.main(["worklog/6"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and "No NVIDIA driver is installed" in said.err and len(said.err.splitlines()) <= 2
 
 
 def test_the_page_is_what_the_records_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,8 +28,9 @@ def test_the_page_is_what_the_records_say(tmp_path: Path, capsys: pytest.Capture
     assert old.read_text() == PAGE.read_text()
 
 
-def test_an_unknown_rung_is_suggested(cli: Cli) -> None:
-    assert "did you mean 'worklog/6'?" in cli("calibrate", "worklog/66").err
+def test_an_unknown_rung_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate.main(["worklog/66"]) == 1
+    assert "did you mean 'worklog/6'?" in capsys.readouterr().err
 
 
 def test_a_record_is_recounted_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

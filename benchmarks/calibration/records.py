@@ -70,7 +70,7 @@ class Comparison:
 class Calibration:
     """What one run compared. failed: rungs that could not be counted, and why.
 
-    sources: of each rung, which kernel was counted (`bench.calibration.source_digest`). note: what a reader of the
+    sources: of each rung, which kernel was counted (`calibration.counting.source_digest`). note: what a reader of the
     page should know.
     """
 

@@ -36,11 +36,11 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/tilewright table worklog --check README.md
-	$(BIN)/tilewright table ampere --check docs/tensor_cores.md
-	$(BIN)/tilewright table hierarchy --check docs/tensor_cores.md
-	$(BIN)/tilewright table swizzle --check docs/tensor_cores.md
-	$(BIN)/tilewright table worklog --check docs/tutorial.md
+	$(BIN)/python benchmarks/write_page.py ladder:worklog README.md --check
+	$(BIN)/python benchmarks/write_page.py ladder:ampere docs/tensor_cores.md --check
+	$(BIN)/python benchmarks/write_page.py ladder:hierarchy docs/tensor_cores.md --check
+	$(BIN)/python benchmarks/write_page.py ladder:swizzle docs/tensor_cores.md --check
+	$(BIN)/python benchmarks/write_page.py ladder:worklog docs/tutorial.md --check
 	$(BIN)/python benchmarks/write_page.py resources docs/resources.md --check
 	$(BIN)/python benchmarks/write_page.py library docs/library.md --check
 	$(BIN)/python benchmarks/write_page.py library README.md --check

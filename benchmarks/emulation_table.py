@@ -18,9 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pages.markdown import kept_up_to_date, table, with_part
 from recording import Row, runs_in, where
 
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
@@ -29,7 +29,6 @@ from tilewright.planning.estimates import pieces_us
 from tilewright.planning.packing import Alignment
 from tilewright.problem.emulation import ALGORITHMS, Algorithm
 from tilewright.problem.gemm import Gemm, orders_of
-from tilewright.report.markdown import table, with_part
 
 MARKER = "emulation"
 PEER = "cublas f32"
@@ -207,7 +206,7 @@ def main() -> None:
             given.write,
             given.check,
             lambda text: with_part(text, MARKER, section(given.records), what="the records of products by pieces"),
-            "python benchmarks/emulation_table.py",
+            "python benchmarks/emulation_table.py --write",
         )
     except TilewrightError as wrong:
         sys.exit(str(wrong))

@@ -24,10 +24,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from pages.markdown import kept_up_to_date, table, with_part
 from recording import Budget, Row, origin_of, recorded, runs_in, where
 
 from tilewright import combine_rows, extras, grouped_matmul, scaled_grouped_matmul
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.dtypes import BF16, E4M3
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.ragged import words_of_groups
@@ -35,7 +35,6 @@ from tilewright.frontend.scaled import scaled_options
 from tilewright.frontend.scaled_groups import words_of_scaled_groups
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.tolerance import relative_bound
-from tilewright.report.markdown import table, with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import over
@@ -239,15 +238,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=50.0, help="no problem is begun after this")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, nargs="+", help="with --write or --check; a table for each")
-    parser.add_argument("--write", type=Path, metavar="PAGE")
-    parser.add_argument("--check", type=Path, metavar="PAGE")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--write", type=Path, metavar="PAGE")
+    how.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
     if asked.records is not None:
         kept_up_to_date(
             asked.write,
             asked.check,
             lambda text: with_part(text, "experts", section(asked.records), what="the records of experts"),
-            f"python benchmarks/experts.py --records {' '.join(map(str, asked.records))}",
+            f"python benchmarks/experts.py --records {' '.join(map(str, asked.records))} --write",
         )
         return 0
     if asked.out is None:

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pages.markdown import kept_up_to_date, table, with_part
 from recording import Budget, Row, origin_of, recorded, runs_in
 
 from tilewright import extras, matmul, quantize_weight
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
@@ -44,7 +44,6 @@ from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place
 from tilewright.problem.coded_product import TILE, CodedProduct, CodedWeight
 from tilewright.problem.weight_codes import CODES
-from tilewright.report.markdown import table, with_part
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda
@@ -348,8 +347,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="no case is begun after this")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, help="with --write or --check")
-    parser.add_argument("--write", type=Path, metavar="PAGE")
-    parser.add_argument("--check", type=Path, metavar="PAGE")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--write", type=Path, metavar="PAGE")
+    how.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
     try:
         if not asked.records:
@@ -358,7 +358,7 @@ def main() -> int:
             asked.write,
             asked.check,
             lambda text: with_part(text, MARKER, section(asked.records), what="the records of weights in few bits"),
-            f"python benchmarks/few_bits.py --records {asked.records}",
+            f"python benchmarks/few_bits.py --records {asked.records} --write",
         )
     except TilewrightError as wrong:
         sys.exit(str(wrong))

@@ -27,11 +27,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pages.markdown import kept_up_to_date, table, with_part
 from recording import Budget, Row, origin_of, recorded, runs_in, where
 from stretches import ROUNDS, WARM_S, Stretch, stretches_of
 
 from tilewright import extras, scaled_matmul
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import ProblemError, TilewrightError
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.scaled import request_of, scaled_options, views_of_scaled, words_of_scaled
@@ -41,7 +41,6 @@ from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.dispatch import Dispatcher, dispatcher
 from tilewright.planning.estimates import estimates
 from tilewright.problem.gemm import Gemm
-from tilewright.report.markdown import table, with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import over
@@ -350,8 +349,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, nargs="+", help="with --write or --check; a table for each")
     parser.add_argument("--drawn", type=Path, help="of a sweep, with --records")
-    parser.add_argument("--write", type=Path, metavar="PAGE")
-    parser.add_argument("--check", type=Path, metavar="PAGE")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--write", type=Path, metavar="PAGE")
+    how.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
     if asked.out:
         return measured(asked)
@@ -360,7 +360,7 @@ def main() -> int:
             asked.write,
             asked.check,
             lambda text: _with_sections(text, asked),
-            "python benchmarks/scaled.py",
+            "python benchmarks/scaled.py --write",
         )
     except TilewrightError as wrong:
         sys.exit(str(wrong))

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tilewright.cli.page_files import kept_up_to_date
+from pages.markdown import kept_up_to_date, table, with_part
+
 from tilewright.errors import TilewrightError
-from tilewright.report.markdown import table, with_part
 
 RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
 COMMANDS = "Each row's command, commit and time are in its record."
@@ -78,7 +78,7 @@ def main() -> None:
             given.write,
             given.check,
             lambda text: with_part(text, MARKER, section(latest(given.records)), what="the records of shapes"),
-            "python benchmarks/shapes_table.py",
+            "python benchmarks/shapes_table.py --write",
         )
     except TilewrightError as wrong:
         sys.exit(str(wrong))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pages.markdown import table
 from validation import (
     BURSTS,
     OURS,
@@ -16,7 +17,6 @@ from validation import (
 )
 
 from tilewright.model.prediction import HIGH, LOW
-from tilewright.report.markdown import table
 
 _HEAD = f"""# Predicted against measured
 

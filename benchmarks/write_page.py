@@ -4,6 +4,7 @@ python benchmarks/write_page.py library docs/library.md            and README.md
 python benchmarks/write_page.py drawn docs/shapes.md --check       fail where the page is old
 python benchmarks/write_page.py calibration docs/calibration.md
 python benchmarks/write_page.py resources docs/resources.md        compiles and simulates every rung
+python benchmarks/write_page.py ladder:worklog README.md           the recorded figures of a ladder, between markers
 python benchmarks/write_page.py recount calibration_h200.json      today's simulated counts into a record
 """
 
@@ -18,15 +19,17 @@ from pathlib import Path
 from calibrate import told
 from calibration.records import read, write
 from pages import calibration, drawn, library, resources
+from pages.markdown import kept_up_to_date, updated
 
-from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError
+from tilewright.ladders import LADDERS
 
 PAGES: dict[str, tuple[Callable[[str], str], Callable[[str, str], bool], str]] = {
     "library": (lambda old: library.page_or_part(old, library.recorded()), eq, "what the records say"),
     "drawn": (lambda _: drawn.page(drawn.recorded()), eq, "what the records say"),
     "calibration": (lambda _: calibration.page(calibration.recorded()), eq, "what the records say"),
     "resources": (lambda _: resources.page(), resources.same, "what the rungs use today"),
+    **{f"ladder:{one}": (lambda old, one=one: updated(old, one), eq, "what the records say") for one in LADDERS},
 }
 """What a page should hold, given what it holds; whether two pages say the same; of what it should be."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import write_page
 
 from tilewright.bench import records
 from tilewright.cli.main import main as cli
@@ -61,7 +62,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "token counts": drawing.tokens_of,
     "listed problems": fleet.listed,
     "winners": lambda path: cli(["database", "import", str(path)]),
-    "a page with a table": lambda path: cli(["table", "worklog", "--check", str(path)]),
+    "a page with a table": lambda path: write_page.main(["ladder:worklog", str(path), "--check"]),
     "snapshot": lambda path: cli(["gate", str(path), "--snapshot", str(path)]),
 }
 

@@ -8,10 +8,10 @@ from calibration.counting import recounted, simulated, source_digest
 from calibration.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
 from calibration.records import EXACT, METRICS, Calibration, Comparison, read
 
+from pages.markdown import table
 from tilewright.bench.records import recorded_folder
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS, find_rung
-from tilewright.report.markdown import table
 from tilewright.toolchain import build
 from tilewright.units import counted
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from pages.markdown import measured, table
 from tilewright.bench import records
 from tilewright.bench.records import Origin
-from tilewright.report.markdown import measured, table
 from tilewright.suite.sweep import SHORT, Summary, SweepRow, classes, read, worst
 
 FILE_PATTERN = "sweep_*.jsonl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pages.markdown import measured, table, with_part
 from tilewright.bench import records
-from tilewright.report.markdown import measured, table, with_part
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, Problem, problems
 from tilewright.suite.running import (
     COMPILED,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pages.markdown import table
 from tilewright.artifacts import Resources
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
 from tilewright.problem.reference import make_operands
-from tilewright.report.markdown import table
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_many, compiler_version
 from tilewright.toolchain import build

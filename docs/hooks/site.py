@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # tables are made there
 
 import notebooks
 import reference

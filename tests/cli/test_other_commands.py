@@ -1,4 +1,4 @@
-"""`tilewright devices`, `doctor` and `table`."""
+"""`tilewright devices` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from command_runs import Cli
 
 from tilewright.device.catalog import DEVICES
 from tilewright.errors import CompileError
-
-BEGIN, END = "<!-- ladder:worklog -->", "<!-- /ladder:worklog -->"
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -74,34 +72,3 @@ def test_doctor_tells_of_a_cache_folder_that_cannot_be_written(
     found = {finding["what"]: finding for finding in cli("doctor", "--json").json}
     assert found["kernel cache"]["state"] == "broken"
     assert found["kernel cache"]["mend"] == "export TILEWRIGHT_CACHE=/a/writable/folder"
-
-
-def test_table_is_written_between_its_markers_and_checked(cli: Cli, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    stale = cli("table", "worklog", "--check", readme)
-    assert stale.code == 1
-    assert stale.err == (
-        f"{str(readme)!r} is not what the records say.\n  Hint: tilewright table worklog --write {readme}\n"
-    )
-    assert cli("table", "worklog", "--write", readme).code == 0
-    text = readme.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{BEGIN}\n| rung | what is new |") and text.endswith(f"{END}\nafter\n")
-    assert "| 6 vectorised |" in text and "old" not in text
-    assert cli("table", "worklog", "--check", readme).code == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
-
-
-def test_table_needs_its_markers(cli: Cli, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("no table here", encoding="utf-8")
-    ran = cli("table", "worklog", "--write", readme)
-    assert ran.code == 1
-    assert ran.err == (
-        "The text has no place for the table of ladder 'worklog'.\n"
-        f"  Hint: put the lines {BEGIN} and {END} where it belongs, each once.\n"
-    )
-    assert readme.read_text(encoding="utf-8") == "no table here"
-    assert cli("table", "worklog", "--check", tmp_path / "none.md").err.endswith(
-        "none.md': No such file or directory.\n"
-    )

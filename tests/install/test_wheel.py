@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -58,11 +59,10 @@ def test_the_example_of_the_readme_runs(environment: Path) -> None:
 
 
 def test_the_recorded_ladder_comes_with_it(environment: Path) -> None:
-    done = run(environment, "tilewright", "table", "worklog")
+    done = run(environment, "tilewright", "ladder", "worklog", "--rungs", "best", "--brief", "--json")
     assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("| best ")]
-    assert len(rows) == 1
-    assert re.search(r"\| \d+\.\d\d \| \d+\.\d % \|$", rows[0]), rows
+    (row,) = json.loads(done.stdout)
+    assert row["figure"] == "recorded" and row["tflops"] > 0 and row["share_of_cublas"] > 0
 
 
 @pytest.mark.cross_section("words", every=3)

@@ -45,7 +45,6 @@ def run(hidden: dict[str, str], folder: Path, *words: str) -> subprocess.Complet
         ("explain", "worklog/3", "--size", "64"),
         ("simulate", "ampere/1", "--size", "64"),
         ("report", "worklog", "--size", "32", "--rungs", "3"),
-        ("table", "worklog"),
         ("plan", "64"),
         ("devices",),
         ("doctor",),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pages.markdown import recorded_formats, table
+
 from rung_pages.gather import gather
 from rung_pages.rung import file_name, rung_page
 from tilewright.ladders import LADDERS
 from tilewright.report.collect import Progress
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
-from tilewright.report.markdown import recorded_formats, table
 
 INDEX = "README.md"
 

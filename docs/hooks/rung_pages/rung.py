@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pages.markdown import recorded_formats, table
+
 from rung_pages.excerpt import main_loop
 from rung_pages.gather import SPEC, Told
 from tilewright.ladders import below
@@ -12,7 +14,6 @@ from tilewright.problem.formats import format_name
 from tilewright.report.collect import whats_new
 from tilewright.report.explain import owner, sentence
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
-from tilewright.report.markdown import recorded_formats, table
 from tilewright.units import format_bytes
 
 

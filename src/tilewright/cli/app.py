@@ -41,9 +41,6 @@ PANELS = {
         "devices": "List the GPUs we know, and the one at hand.",
         "doctor": "Check what is installed, and say how to mend what is missing.",
     },
-    "Pages of the project": {
-        "table": "Write a ladder's table of recorded figures into a Markdown file.",
-    },
 }
 """In teaching order. `tilewright.cli.<name>` holds a function (or an application of several) of the same name, and its
 EXAMPLES."""

@@ -1,48 +1,11 @@
-"""Files that commands write: Markdown from records, or held against them; and whether a place takes a file."""
+"""Files that commands write: whether a place takes one, said before the work."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from operator import eq
 from pathlib import Path
 
-import typer
-
 from tilewright.errors import TilewrightError
-from tilewright.files import read_text, write_whole
-
-
-def kept_up_to_date(
-    write: Path | None,
-    check: Path | None,
-    fresh: Callable[[str], str],
-    command: str,
-    *,
-    same: Callable[[str, str], bool] = eq,
-    source: str = "what the records say",
-) -> None:
-    """Write a file, or fail where it is not what it would be written as.
-
-    fresh: what the file should hold, given what it holds; "" where there is none. command: that writes it. source: of
-    what it should hold.
-    """
-    if write is not None and check is not None:
-        raise typer.BadParameter("--write and --check exclude each other.")
-    if write is not None:
-        text = fresh(_read(write) if write.exists() else "")
-        write_whole(write, text)
-    elif check is not None:
-        old = _read(check)
-        if not same(old, fresh(old)):
-            raise TilewrightError(f"{str(check)!r} is not {source}.", hint=f"{command} --write {check}")
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_text(path)
-    except UnicodeDecodeError:
-        raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
 
 
 def check_writable(path: Path) -> None:

@@ -8,10 +8,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import eq
+from pathlib import Path
 
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
+from tilewright.files import read_text, write_whole
 from tilewright.ladders import Rung, find_ladder
 from tilewright.problem.formats import FORMATS, format_name
 from tilewright.report.figures import TIMED_SIZE, Figure, recorded_figure
@@ -94,3 +97,25 @@ def with_part(text: str, marker: str, part: str, *, what: str) -> str:
         )
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     return pattern.sub(lambda _: f"{begin}\n{part}\n{end}", text)
+
+
+def kept_up_to_date(
+    write: Path | None,
+    check: Path | None,
+    fresh: Callable[[str], str],
+    command: str,
+    *,
+    same: Callable[[str, str], bool] = eq,
+    source: str = "what the records say",
+) -> None:
+    """Write a file, or fail where it is not what it would be written as.
+
+    fresh: what the file should hold, given what it holds; "" where there is none. command: that writes it, but
+    for the file. source: of what it should hold.
+    """
+    if write is not None:
+        write_whole(write, fresh(read_text(write) if write.exists() else ""))
+    elif check is not None:
+        old = read_text(check)
+        if not same(old, fresh(old)):
+            raise TilewrightError(f"{str(check)!r} is not {source}.", hint=f"{command} {check}")

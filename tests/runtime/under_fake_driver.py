@@ -219,12 +219,13 @@ def test_a_grid_that_does_not_fit_is_refused(gpu: Gpu, grid: tuple[int, int, int
     assert refusal.value.hint
 
 
-def test_a_launch_configuration_is_made_once(gpu: Gpu) -> None:
-    kernel = loaded(gpu, REVERSE)
-    kernel.launch(gpu.stream, *ONE_BLOCK, (0x1000, 1))
-    kernel._config_type = None  # a second one could not be made
-    kernel.launch(gpu.stream, *ONE_BLOCK, (0x1000, 2))
-    assert len(calls("launch")) == 2
+def test_a_prepared_launch_makes_its_configuration_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, stream = loaded(gpu, REVERSE), int(gpu.stream.handle)
+    prepared = kernel.prepare(*ONE_BLOCK, (0, 1))
+    prepared.launch(stream, 0x1000)
+    monkeypatch.setattr(kernel, "packed_config", None)  # a second one could not be made
+    prepared.launch(stream, 0x2000)
+    assert [call["args"][0] for call in calls("launch")] == [struct.pack("<Q", at).hex() for at in (0x1000, 0x2000)]
 
 
 def test_large_dynamic_shared_memory_is_opted_in_once(gpu: Gpu) -> None:

@@ -98,12 +98,9 @@ def _measure_problem(
 def launcher(built: Build, gpu: Gpu, cache: CubinCache | None = None) -> Launch:
     """A function that launches a build on the GPU's stream."""
     loaded = built.load(gpu, cache=cache)
-    grid, block, gemm = grid_of(built.kernel, built.gemm), built.kernel.block, built.gemm
-
-    def launch(pointers: Sequence[int]) -> None:
-        loaded.launch(gpu.stream, grid, block, arguments(gemm, pointers))
-
-    return launch
+    anywhere = arguments(built.gemm, [0] * len(built.gemm.matrices))
+    prepared = loaded.prepare(grid_of(built.kernel, built.gemm), built.kernel.block, anywhere)
+    return lambda pointers: prepared.launch(int(gpu.stream.handle), *pointers)
 
 
 def _record(

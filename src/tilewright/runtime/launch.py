@@ -1,8 +1,7 @@
 """A cubin on a GPU: loading it, checking and packing arguments, launching.
 
-A launch goes through `cuda.core.launch` with a LaunchConfig kept per (grid, block), about 0.2 us above the
-leanest call of the driver. What the driver would misread in silence is checked here first: `cuda.core` passes
-a Python int as 64 bits and a Python float as a double, whatever the kernel declares.
+What the driver would misread in silence is checked here first. `launch` prepares and starts once; a caller who starts
+the same kernel again and again keeps what `prepare` gives.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
 from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.runtime.tensor_map import PackedArguments, TensorMaps
 from tilewright.units import KIB, resident_blocks
 
 Dim3 = tuple[int, int, int]
@@ -77,18 +75,13 @@ class LoadedKernel:
     """A kernel on a GPU, made by `load`. It may be launched from any thread in which the GPU is current."""
 
     def __init__(self, gpu: Gpu, cubin: Cubin, source: CudaSource) -> None:
-        from cuda.core import LaunchConfig, ObjectCode, launch
+        from cuda.core import ObjectCode
 
         self.gpu = gpu
         self.cubin = cubin
         self.source = source
         self._given = tuple(parameter for parameter in source.parameters if parameter.tensor_map is None)
         self._casts = tuple(_cast_of(parameter) for parameter in self._given)
-        self._maps = TensorMaps(source.parameters)
-        self._configs: dict[tuple[Dim3, Dim3], Any] = {}
-        self._packed_configs: dict[tuple[int, Dim3, Dim3], Any] = {}
-        self._config_type = LaunchConfig
-        self._launch = launch
         try:
             self._code: Any = ObjectCode.from_cubin(cubin.image, name=cubin.entry)
             self._kernel: Any = self._code.get_kernel(cubin.entry)
@@ -110,18 +103,9 @@ class LoadedKernel:
                 f"Kernel {self.source.entry!r} takes a table of problems as an argument.",
                 hint="prepare(...).launch_table(stream, words).",
             )
-        grid = self._resident(grid)
-        config = self._configs.get((grid, block)) or self._new_config(grid, block)
-        values = self._cast(args)
-        try:
-            if self._maps.needed:
-                self._launch_packed(stream, grid, block, values)
-            else:
-                self._launch(stream, config, self._kernel, *values)
-        except LaunchError:
-            raise
-        except Exception as failure:
-            raise launch_error(failure, self.described(grid, block)) from failure
+        prepared = self.prepare(grid, block, args)
+        addresses = (operator.index(value) for value, one in zip(args, self._given, strict=True) if one.is_pointer)
+        prepared.launch(int(stream.handle), *addresses)
 
     def _resident(self, grid: Dim3) -> Dim3:
         """The blocks of a resident kernel that are started."""
@@ -138,20 +122,6 @@ class LoadedKernel:
             return [cast(value) for cast, value in zip(self._casts, args, strict=True)]
         except (TypeError, ValueError, OverflowError):
             raise self._wrong_value(args) from None
-
-    def _launch_packed(self, stream: Any, grid: Dim3, block: Dim3, values: list[Any]) -> None:
-        """A launch with tensor maps among the arguments, which are structs: cuda.core passes numbers only."""
-        from cuda.bindings import driver
-
-        maps = self._maps.of(dict(zip((p.name for p in self._given), values, strict=True)))
-        packed = PackedArguments([*values, *maps])
-        answer = driver.cuLaunchKernelEx(
-            self.packed_config(int(stream.handle), grid, block),
-            driver.CUfunction(int(self._kernel.handle)),
-            packed.address,
-            0,
-        )
-        driver_answer(answer, self.described(grid, block))
 
     def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> PreparedLaunch:
         """A launch to be repeated with other addresses; `args` as for `launch`, with any address for a pointer."""
@@ -173,23 +143,19 @@ class LoadedKernel:
         return int(self._kernel.handle)
 
     def packed_config(self, stream: int, grid: Dim3, block: Dim3) -> Any:
-        """How a kernel is launched with packed arguments; kept for each stream (by its address), grid and block."""
+        """How a kernel is launched with packed arguments on a stream, by its address."""
         from cuda.bindings import driver
 
-        key = (stream, grid, block)
-        config = self._packed_configs.get(key)
-        if config is None:
-            config = driver.CUlaunchConfig()
-            config.gridDimX, config.gridDimY, config.gridDimZ = grid
-            config.blockDimX, config.blockDimY, config.blockDimZ = block
-            config.sharedMemBytes = self.source.dynamic_shared_bytes
-            config.hStream = driver.CUstream(stream)
-            if self.source.overlapped and self.gpu.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]:
-                dependent = driver.CUlaunchAttribute()
-                dependent.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-                dependent.value.programmaticStreamSerializationAllowed = 1
-                config.attrs, config.numAttrs = [dependent], 1
-            self._packed_configs[key] = config
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = self.source.dynamic_shared_bytes
+        config.hStream = driver.CUstream(stream)
+        if self.source.overlapped and self.gpu.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]:
+            dependent = driver.CUlaunchAttribute()
+            dependent.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            dependent.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [dependent], 1
         return config
 
     def _resident_blocks(self) -> int:
@@ -197,7 +163,7 @@ class LoadedKernel:
         fills its shared memory. A cluster lies in one GPC: on an H200, whose GPCs have up to 18 SMs, 30 clusters of 4
         run at once and not 33."""
         cluster = self.source.cluster
-        if cluster == 1 and not self._maps.needed:
+        if cluster == 1 and len(self._given) == len(self.source.parameters):  # no tensor maps
             return int(self.gpu.attributes["multiprocessor_count"]) * max(1, self.blocks_per_sm())
         clusters = int(self.gpu.attributes["multiprocessor_count"]) // cluster
         if cluster > 1:
@@ -216,12 +182,6 @@ class LoadedKernel:
                 self.source.threads_per_block, self.source.dynamic_shared_bytes
             )
         )
-
-    def _new_config(self, grid: Dim3, block: Dim3) -> Any:
-        self._check_grid(grid, block)
-        config = self._config_type(grid=grid, block=block, shmem_size=self.source.dynamic_shared_bytes)
-        self._configs[grid, block] = config
-        return config
 
     def _check_grid(self, grid: Dim3, block: Dim3) -> None:
         threads = math.prod(block)

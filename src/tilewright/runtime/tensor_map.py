@@ -8,13 +8,12 @@ of 193), and on the H100 in triton-lang/triton issue 11583.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tilewright.artifacts import Parameter, TensorBox
+from tilewright.artifacts import TensorBox
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import driver_answer
@@ -29,35 +28,6 @@ ALIGNMENT_BYTES = 16
 MOST_IN_BATCH = (1 << 31) - 1
 RAGGED_LINES, RAGGED_MOST = 1 << 30, 0x7FFF0000
 """Extents of the map of a ragged matrix. Source: triton.tools.ragged_tma."""
-_KEPT = 256
-"""Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
-
-
-class TensorMaps:
-    """The tensor maps of one kernel, made when an address or a size is new."""
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._boxes = [p.tensor_map for p in parameters if p.tensor_map is not None]
-        self._known: dict[tuple[int, ...], Array] = {}
-
-    @property
-    def needed(self) -> bool:
-        return bool(self._boxes)
-
-    def of(self, arguments: Mapping[str, Any]) -> list[Array]:
-        """The maps for a launch with these arguments, in the order of the parameters."""
-        return [self._map(number, box, arguments) for number, box in enumerate(self._boxes)]
-
-    def _map(self, number: int, box: TensorBox, arguments: Mapping[str, Any]) -> Array:
-        pointer, sizes = int(arguments[box.pointer]), sizes_of(box, arguments)
-        key = (number, pointer, *sizes)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            found = self._known[key] = encode(box, pointer, *sizes)
-        return found
-
 
 Sizes = tuple[int, int, int, int]
 """What a map must know beside the address: elements along the contiguous and the strided dimension, from line to line,
@@ -122,20 +92,3 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
     )
     made = driver_answer(answer, f"describing {box.pointer} to TMA")
     return np.array([int(word) for word in made.opaque], np.uint64)
-
-
-class PackedArguments:
-    """Arguments as the driver's launch takes them: an array of addresses, each of one value. Keeps them alive."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._values = [np.atleast_1d(np.asarray(value, _kind(value))) for value in values]
-        self._addresses = (ctypes.c_void_p * len(self._values))(*(value.ctypes.data for value in self._values))
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self._addresses)
-
-
-def _kind(value: Any) -> Any:
-    """A Python int is an address; NumPy values keep their type."""
-    return np.uint64 if isinstance(value, int) else None

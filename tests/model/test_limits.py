@@ -15,7 +15,6 @@ def test_a_legal_launch_has_no_reasons() -> None:
     reasons = reasons_it_cannot_run(
         H200,
         threads_per_block=384,
-        registers_per_thread=168,
         dynamic_shared_bytes=227 * KIB,
         grid=(2**31 - 1, 65535, 1),
         needs=[Feature.WGMMA, Feature.TMA],
@@ -32,13 +31,6 @@ def test_a_legal_launch_has_no_reasons() -> None:
             {"threads_per_block": 2048},
             "2048 threads per block exceed 1024: use a smaller block tile or a larger thread tile",
         ),
-        (H200, {"registers_per_thread": 256}, "256 registers per thread exceed 255: use a smaller thread tile"),
-        (
-            H200,
-            {"threads_per_block": 1024, "registers_per_thread": 96},
-            "1024 threads x 96 registers take 98304 of the 65536 registers of a block: use fewer threads, a smaller "
-            "thread tile, or limit the compiler to 64 registers",
-        ),
         (
             T4,
             {"dynamic_shared_bytes": 65 * KIB},
@@ -49,7 +41,6 @@ def test_a_legal_launch_has_no_reasons() -> None:
             {"static_shared_bytes": 64 * KIB},
             "64.0 KiB of static shared memory exceed 48.0 KiB: make it dynamic, which may take 227.0 KiB",
         ),
-        (H200, {"barriers": 17}, "17 named barriers exceed the 16 of a block: use mbarriers in shared memory"),
         (H200, {"grid": (0, 4, 1)}, "the grid has 0 blocks along x: an empty result needs no launch"),
         (H200, {"grid": (1, 65536, 1)}, "65536 blocks along y exceed 65535: bind this axis to x or fold it into x"),
         (H200, {"grid": (2**31, 1, 1)}, "2147483648 blocks along x exceed 2147483647: split the problem"),
@@ -59,29 +50,9 @@ def test_a_legal_launch_has_no_reasons() -> None:
             "cp.async needs sm_80 and later, and the kernel is compiled for sm_75",
         ),
         (
-            H200,
-            {"needs": [Feature.WGMMA], "target": "sm_90"},
-            "wgmma.mma_async needs sm_90a, and the kernel is compiled for sm_90",
-        ),
-        (
             RTX_3090,
-            {"target": "sm_90a"},
-            "machine code for sm_90a does not run on RTX 3090: compile it for sm_86",
-        ),
-        (
-            RTX_3090,
-            {"cluster": (2, 1, 1), "grid": (4, 1, 1)},
-            "block clusters need sm_90 and later, and RTX 3090 is sm_86",
-        ),
-        (
-            H200,
-            {"cluster": (4, 4, 1), "grid": (32, 4, 1)},
-            "16 blocks per cluster exceed 8: use a smaller cluster",
-        ),
-        (
-            H200,
-            {"cluster": (2, 1, 1), "grid": (3, 1, 1)},
-            "3 blocks along x do not divide into clusters of 2: pad the grid",
+            {"needs": [Feature.WGMMA]},
+            "wgmma.mma_async needs sm_90a, and the kernel is compiled for sm_86",
         ),
     ],
 )
@@ -99,16 +70,14 @@ def test_all_reasons_are_listed_at_once() -> None:
 @given(
     st.sampled_from(DEVICES),
     st.integers(1, 1100),
-    st.integers(1, 260),
     st.integers(0, 48 * KIB),
     st.integers(0, 240 * KIB),
 )
-def test_legal_exactly_when_a_block_fits(spec, threads: int, registers: int, static: int, dynamic: int) -> None:
+def test_legal_exactly_when_a_block_fits(spec, threads: int, static: int, dynamic: int) -> None:
     asked = {
         "threads_per_block": threads,
-        "registers_per_thread": registers,
         "static_shared_bytes": static,
         "dynamic_shared_bytes": dynamic,
     }
     legal = not reasons_it_cannot_run(spec, **asked)
-    assert legal == (occupancy(spec, **asked).blocks_per_sm > 0)
+    assert legal == (occupancy(spec, registers_per_thread=1, **asked).blocks_per_sm > 0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import compiled, run_on_cpu
+from instruction_counts import instruction_mix
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, DType
@@ -27,7 +28,7 @@ from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, check, make_operands
 from tilewright.problem.gemm import orders_of
 from tilewright.problem.reference import view
-from tilewright.runtime.sass import disassemble, instruction_mix
+from tilewright.runtime.sass import disassemble
 from tilewright.simulator import simulate
 from tilewright.simulator.coverage import miscounts
 

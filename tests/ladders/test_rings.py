@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from instruction_counts import instruction_mix
 
 from tilewright.ir.expr import Binary, Op
 from tilewright.ir.stmt import For
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, variables, walk, walk_expr
 from tilewright.ladders import find_rung
-from tilewright.runtime.sass import instruction_mix
 from tilewright.toolchain import Build, build
 
 STAGES = (2, 3, 4)

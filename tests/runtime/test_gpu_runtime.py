@@ -252,7 +252,7 @@ def test_a_kernel_runs_on_tensors_and_on_the_stream_of_torch(gpu: Gpu) -> None:
             x = torch.randn(1000, device="cuda")
             y = torch.full_like(x, float("nan"))
             args = (borrow(y).pointer, borrow(x).pointer, 2.0, 1000, 0)
-            kernel.launch(gpu.borrow_stream(stream.cuda_stream), (4, 1, 1), (256, 1, 1), args)
+            kernel.prepare((4, 1, 1), (256, 1, 1), args).launch(stream.cuda_stream, *args[:2])
             assert torch.equal(y, 2 * x)
 
 
@@ -321,6 +321,7 @@ def test_work_that_cannot_be_captured_is_refused_and_the_stream_lives_on(gpu: Gp
 @needs_torch
 def test_launches_of_torch_can_be_captured_on_its_stream(gpu: Gpu) -> None:
     import torch
+    from cuda.core import Stream
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -328,7 +329,7 @@ def test_launches_of_torch_can_be_captured_on_its_stream(gpu: Gpu) -> None:
         c = torch.empty_like(a)
         torch.mm(a, a, out=c)  # cuBLAS sets itself up at its first call
         torch.cuda.synchronize()
-        stream = gpu.borrow_stream(side.cuda_stream)
+        stream = Stream.from_handle(side.cuda_stream)
         graph = LaunchGraph.capture(stream, lambda: torch.mm(a, a, out=c), launches=10)
         assert graph.time(stream, replays=3) > 0
         graph.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from instruction_counts import instruction_mix
 from runtime_kernels import REVERSE
 
 from tilewright.errors import CompileError, MissingExtra
 from tilewright.runtime.nvrtc import compile_cuda
-from tilewright.runtime.sass import disassemble, instruction_mix
+from tilewright.runtime.sass import disassemble
 
 
 @pytest.fixture

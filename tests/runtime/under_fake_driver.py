@@ -296,10 +296,9 @@ def test_a_fault_in_a_kernel_is_told_by_the_next_wait(gpu: Gpu, monkeypatch: pyt
 
 
 def test_streams_of_other_libraries_are_taken(gpu: Gpu) -> None:
-    kernel = loaded(gpu, REVERSE)
-    assert gpu.borrow_stream(0x7777) is gpu.borrow_stream(0x7777)
+    prepared = loaded(gpu, REVERSE).prepare(*ONE_BLOCK, (0, 1))
     for handle in (0x7777, 0):
-        kernel.launch(gpu.borrow_stream(handle), *ONE_BLOCK, (0x1000, 1))
+        prepared.launch(handle, 0x1000)
     assert len(calls("launch")) == 2
 
 

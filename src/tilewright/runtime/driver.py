@@ -155,7 +155,6 @@ class Gpu:
         self.device: Any = Device(index)
         self.make_current()
         self.stream: Any = self.device.create_stream()
-        self._borrowed_streams: dict[int, Any] = {}
 
     def make_current(self) -> None:
         """Make this GPU the current one of the calling thread. Every thread that launches needs it once."""
@@ -179,17 +178,6 @@ class Gpu:
         from cuda.bindings import driver
 
         driver_answer(driver.cuCtxSynchronize(), f"waiting for {self.name}")
-
-    def borrow_stream(self, handle: int) -> Any:
-        """Another library's stream, by its address (`torch.cuda.current_stream().cuda_stream`), for launches.
-
-        It must outlive its use here. 0 is the default stream.
-        """
-        if handle not in self._borrowed_streams:
-            from cuda.core import LEGACY_DEFAULT_STREAM, Stream
-
-            self._borrowed_streams[handle] = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
-        return self._borrowed_streams[handle]
 
     @functools.cached_property
     def handle(self) -> Any:

@@ -70,6 +70,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from named_problems import problem_named, request_of
 from stretches import stretches_of
 
 from tilewright.bench.records import Origin, command, commit, now
@@ -94,7 +95,7 @@ from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, sha
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
-from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched, problem_named, request_of
+from tilewright.suite.stacks import Batched, DrawnStack, drawn_batched
 from tilewright.suite.sweep import Target
 from tilewright.suite.timing import Times
 from tilewright.tuner.compiling import Prepared, prepare

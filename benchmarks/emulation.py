@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from recording import Budget, origin_of, recorded
+from recording import Budget, origin_of, recorded, with_results
 from stretches import stretches_of
 
 from tilewright import extras, matmul, plan, prepare
@@ -42,7 +42,7 @@ from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.ahead import compile_ahead
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
-from tilewright.suite.peers import over, with_results
+from tilewright.suite.peers import over
 from tilewright.suite.problems import Problem
 from tilewright.suite.timing import interleaved
 

@@ -27,6 +27,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from named_problems import problem_named, request_of
 
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
@@ -47,7 +48,6 @@ from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
 from tilewright.planning.ranking import estimate_us
 from tilewright.problem.gemm import Gemm
-from tilewright.suite.stacks import problem_named, request_of
 from tilewright.winners.plan_config import PlanConfig
 
 OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning" / "cost"

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recording import Budget, origin_of, recorded
+from recording import Budget, origin_of, recorded, with_results
 
 from tilewright import extras, matmul, plan
 from tilewright.codegen import print_cuda
@@ -47,7 +47,7 @@ from tilewright.runtime.launch import load
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of
-from tilewright.suite.peers import over, with_results
+from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import arguments, grid_of
 

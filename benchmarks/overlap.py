@@ -19,12 +19,13 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from overlap_costs import alone_us, in_turn_us
 from overlap_ways import drawn_problems, measure, measure_kernels
 from pages.markdown import table
 
 from tilewright.device.catalog import H200, device
 from tilewright.device.links import NETWORK_400, NVLINK_4, Link
-from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
+from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import chosen, plan_us
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"

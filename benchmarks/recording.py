@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +70,8 @@ def where(origin: Row) -> str:
     """Where rows come from, for people."""
     beside = f", torch {origin['torch']}" if "torch" in origin else ""
     return f"Recorded on {origin['device']}{beside}, {origin['date'][:10]}: `{origin['command']}`."
+
+
+def with_results(pairs: Sequence[tuple[Any, Any]], results: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    """The operands of calls that write a result: A, B and C of each."""
+    return [(*pair, result) for pair, result in zip(pairs, results, strict=True)]

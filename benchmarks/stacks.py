@@ -24,6 +24,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from named_problems import request_of
+
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
@@ -42,7 +44,7 @@ from tilewright.runtime.probe import probe
 from tilewright.suite.contests import Contest, contest
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import true_to_formats
-from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Grouped, random_batched, random_grouped, request_of
+from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Grouped, random_batched, random_grouped
 from tilewright.suite.timing import interleaved
 from tilewright.winners.plan_config import PlanConfig
 

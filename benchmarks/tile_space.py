@@ -50,7 +50,7 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
 from tilewright.suite.gpu import TorchTimer, kernel_names
 from tilewright.suite.operands import checked, operands_of
-from tilewright.suite.peers import over, with_results
+from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import Build, arguments, build, grid_of
 from tilewright.units import ceil_div, round_up
@@ -253,7 +253,7 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
     pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
     a, b = pairs[0]
     results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
-    sets = with_results(pairs, results)
+    sets = [(*pair, result) for pair, result in zip(pairs, results, strict=True)]
     calls: dict[str, Callable[[], object]] = {}
     failed = {one.tile.text: one.refused for one in candidates if one.refused}
     for one in candidates:

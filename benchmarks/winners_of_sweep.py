@@ -18,10 +18,12 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
+from named_problems import problem_named
+
 from tilewright.device.catalog import device
 from tilewright.errors import TilewrightError
 from tilewright.planning.on_paper import alignment_of_rows, order_of_plan, version_of
-from tilewright.suite.stacks import Batched, problem_named
+from tilewright.suite.stacks import Batched
 from tilewright.winners.database import shipped_winners
 from tilewright.winners.keys import Key, row_alignment, sources_version
 from tilewright.winners.plan_config import PlanConfig

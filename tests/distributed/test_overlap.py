@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from overlap_costs import alone_us, in_turn_us
 
 from tilewright.device.catalog import H200, device
 from tilewright.device.links import LINKS, NETWORK_400, NVLINK_4, Link
-from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
+from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import ARRIVING, SHARED, Plan, candidates, chosen, plan_us, ranked
 
 NVLINK = Costs(H200)

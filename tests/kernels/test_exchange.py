@@ -58,6 +58,11 @@ def kernel_of(problem: Exchange, **options: bool) -> Kernel:
     return config.kernel(problem)
 
 
+def received_rows(one: Exchange) -> int:
+    """Rows of the memory that each rank receives into."""
+    return (len(one.rows) - 1) * max(one.rows) if one.summed else sum(one.rows)
+
+
 def run_of(
     problems: Sequence[Exchange],
     kernel: Kernel | None = None,
@@ -71,7 +76,7 @@ def run_of(
     for one, source in zip(problems, sources or sources_of(problems), strict=True):
         tables = {
             SHARD_STARTS: np.array(one.starts, np.int32),
-            "received": np.full(max(one.received_rows, 1) * one.columns, nan),
+            "received": np.full(max(received_rows(one), 1) * one.columns, nan),
             "flags": np.full(flags_of(len(one.rows)), before, np.int32),
         }
         if late is not None and one.rank == 0:

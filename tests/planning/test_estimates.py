@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from named_problems import request_of
 from planned import alignment_of
 from test_dispatch import problem
 from test_ragged import REQUESTS
@@ -35,7 +36,7 @@ from tilewright.problem import Gemm, Order
 from tilewright.problem.emulation import F16X3
 from tilewright.problem.gemm import orders_of
 from tilewright.suite.problems import Problem
-from tilewright.suite.stacks import Batched, request_of
+from tilewright.suite.stacks import Batched
 from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from named_problems import problem_named, request_of
 
 from tilewright.cli.bench_drawn import targets_of
 from tilewright.dtypes import BF16
@@ -14,7 +15,7 @@ from tilewright.frontend.options import PLAIN
 from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.problems import Problem
-from tilewright.suite.stacks import Batched, DrawnStack, problem_named, random_batched, random_grouped, request_of
+from tilewright.suite.stacks import Batched, DrawnStack, random_batched, random_grouped
 
 
 @pytest.fixture

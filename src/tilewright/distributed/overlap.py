@@ -43,7 +43,7 @@ from tilewright.units import ceil_div
 _SHARE_OF_DRAM = 0.85
 """Of the nominal bandwidth: a guess."""
 
-_LAUNCH_US, _LEAST_US = 4.0, 1.0
+LAUNCH_US, _LEAST_US = 4.0, 1.0
 """Of a product, beside its tiles: launch, first loads, last stores; and the least that its tiles take. Guesses."""
 
 # Fitted to two H100s and two H200s (benchmarks/results/overlap_h200x2.json, calls as CUDA graphs):
@@ -108,11 +108,6 @@ class Costs:
         """How many tiles a product has, and microseconds of each on its SM; infinite where ranks cannot share it."""
         return _tiles(self.device, rows, work, sharing)
 
-    def product_us(self, rows: int, work: Work) -> float:
-        """The time of one product alone."""
-        count, each = self.tiles(rows, work)
-        return _LAUNCH_US + ceil_div(count, self.sms) * each
-
 
 _FORMATS = {1: E4M3, 2: BF16, 4: F32}
 """That stand for all of as many bytes."""
@@ -135,20 +130,8 @@ def _tiles(device: DeviceSpec, rows: int, work: Work, sharing: Sharing) -> tuple
         if isinstance(kernel, WgmmaConfig):
             parts = max(config.split_k, 1) * kernel.cluster_k
             count = ceil_div(rows, kernel.m) * ceil_div(work.columns, kernel.n) * parts
-        return count, max(time_us - _LAUNCH_US, _LEAST_US) / ceil_div(count, device.sm_count)
+        return count, max(time_us - LAUNCH_US, _LEAST_US) / ceil_div(count, device.sm_count)
     return 1, inf
-
-
-def alone_us(work: Work, costs: Costs) -> float:
-    """The time of the product of all rows, without any communication."""
-    return costs.product_us(sum(work.rows), work)
-
-
-def in_turn_us(gathers: bool, work: Work, costs: Costs) -> float:
-    """The time of a collective and a product, one after the other."""
-    width = work.k * work.element_bytes if gathers else work.columns * work.result_bytes
-    others = sum(work.rows) - min(work.rows)
-    return alone_us(work, costs) + costs.link.collective_us + others * width / costs.link.collective_gb_per_s / 1e3
 
 
 def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> float:
@@ -224,8 +207,8 @@ class _Ranks:
             self.begun[rank, number] = self._others(at, rank, step)
             return
         if isinstance(step, Exchange) and (rank, number) not in self.begun:
-            self.begun[rank, number] = at + _LAUNCH_US
-            self.set_at |= {(peer, rank, DATA): at + _LAUNCH_US for peer in self._peers(rank)}
+            self.begun[rank, number] = at + LAUNCH_US
+            self.set_at |= {(peer, rank, DATA): at + LAUNCH_US for peer in self._peers(rank)}
             return
         self.lanes[place].pop(0)
         match step:
@@ -243,7 +226,7 @@ class _Ranks:
                 end = at + (local if step.peer is None else link.copy_us(step.source.count * width))
             case Add():
                 moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
-                end = at + _LAUNCH_US + moved / self.costs.dram_bytes_per_us
+                end = at + LAUNCH_US + moved / self.costs.dram_bytes_per_us
             case Exchange():
                 for peer in self._peers(rank):
                     del self.set_at[rank, peer, DATA]
@@ -280,7 +263,7 @@ class _Ranks:
 
     def _others(self, at: float, rank: int, step: Multiply) -> float:
         """Tiles of peers' rows, whose parts travel one after the other; when the product has begun."""
-        begin = sent = at + _LAUNCH_US
+        begin = sent = at + LAUNCH_US
         rate = min(self.costs.link.gb_per_s, _EXCHANGE_GB_PER_S) * 1e3
         for number, peer in enumerate(step.shared):
             ends = self._ends(rank, step, peer, begin, (), again=number > 0)
@@ -317,7 +300,7 @@ class _Ranks:
     def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
         """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""
         count, each = self.costs.tiles(step.target.count, self.work, "arriving" if step.arrivals else "")
-        begin, done = at + _LAUNCH_US, 0
+        begin, done = at + LAUNCH_US, 0
         shards = [(begin, self.work.rows[rank])] if step.arrivals else [(begin, step.target.count)]
         shards += [(max(begin, self.set_at[rank, peer, DATA]), self.work.rows[peer]) for peer in step.arrivals]
         rows = 0

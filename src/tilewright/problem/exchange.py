@@ -55,11 +55,6 @@ class Exchange(PlainProblem):
         return tuple(accumulate(self.rows, initial=0))
 
     @property
-    def received_rows(self) -> int:
-        """Rows of the memory that each rank receives into."""
-        return (len(self.rows) - 1) * max(self.rows) if self.summed else sum(self.rows)
-
-    @property
     def formats(self) -> tuple[DType, bool]:
         """What a kernel is made for, beside its configuration."""
         return self.dtype, self.summed

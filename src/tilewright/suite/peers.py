@@ -32,11 +32,6 @@ def over(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Callable[
     return lambda: call(*next(turn))
 
 
-def with_results(pairs: Sequence[tuple[Any, Any]], results: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
-    """The operands of calls that write a result: A, B and C of each."""
-    return [(*pair, result) for pair, result in zip(pairs, results, strict=True)]
-
-
 def by_tilewright(problem: Problem, scales: Sequence[Any] = ()) -> Multiply:
     """Ours. scales: of `operands.scales_of`."""
     if scales:

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from tilewright.planning.assembly import Request
-from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.stack import Stack
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.suite.problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +35,6 @@ class Batched:
     @property
     def flops(self) -> float:
         return 2.0 * self.batch * self.m * self.n * self.k
-
-    @classmethod
-    def of(cls, text: str) -> Batched:
-        """The batch that a text names.
-
-        >>> Batched.of("175 x 304x552x768 bf16")
-        Batched(batch=175, m=304, n=552, k=768, format='bf16')
-        """
-        batch, _, shape, format_word = text.split()
-        m, n, k = (int(size) for size in shape.split("x"))
-        return cls(int(batch), m, n, k, format_word)
 
     def __str__(self) -> str:
         return f"{self.batch} x {self.m}x{self.n}x{self.k} {self.format}"
@@ -118,23 +104,6 @@ GROUPED = (
     Grouped((64,) * 64, 1408, 2048, gradient=True),
 )
 """Experts of mixtures: even, uneven, many and short; and gradients of their weights."""
-
-
-def problem_named(text: str) -> Problem | Batched:
-    """The product, or the batch of them, that a text names.
-
-    >>> problem_named("8x16x48 bf16 TN"), str(problem_named("2 x 8x16x48 f32"))
-    (Problem(m=8, n=16, k=48, format='bf16', orders='TN', scales='', fast=False), '2 x 8x16x48 f32')
-    """
-    return Batched.of(text) if " x " in text else Problem.of(text)
-
-
-def request_of(problem: Problem | Batched) -> Request:
-    """What the library asks for where operands are tight and aligned."""
-    gemm = problem.gemm
-    if isinstance(problem, Batched):
-        return Request(gemm, alignment_of_rows(gemm), problem.stack)
-    return Request(gemm, alignment_of_rows(gemm), promote_every=problem.promote_every)
 
 
 def drawn_batched(count: int, seed: int, formats: Sequence[str]) -> tuple[DrawnStack, ...]:

@@ -38,7 +38,7 @@ def on_a_simulated_gpu() -> Any:
     made = simulated_dispatcher()
     with (
         patch.object(shared, "dispatcher", lambda device: made),
-        patch.object(shared, "refuse_host_memory", lambda library, views: 0),
+        patch.object(shared, "device_of", lambda library, views: 0),
     ):
         yield
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import add, itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
@@ -40,11 +40,6 @@ Span = tuple[int, int]
 _RESULTS = "f32, f16 or bf16"
 
 ON_ENTRY.append(MEMO.clear)
-
-
-class _HasA(Protocol):
-    @property
-    def a(self) -> View: ...
 
 
 class HostMemory(ProblemError):
@@ -143,11 +138,6 @@ def views_of(
     return Views(**views, operands=tuple(library.view(operand) for operand in operands))  # type: ignore[arg-type]
 
 
-def refuse_host_memory(library: Any, views: _HasA) -> int:
-    """The number of the GPU on which arrays lie. Raises HostMemory if on none."""
-    return device_of(library, views.a)
-
-
 def device_of(library: Any, view: View) -> int:
     """The number of the GPU on which an array lies. Raises HostMemory if on none."""
     if view.device is None:
@@ -212,7 +202,7 @@ class Settled:
         compiled while the stream is recording a graph.
         """
         product, dtype = checked(views, options)
-        self.device = refuse_host_memory(library, views)
+        self.device = device_of(library, views.a)
         pieces = known(requests_of(views, product, dtype, options))
         self._planner = dispatcher(self.device)
         planner = self._planner

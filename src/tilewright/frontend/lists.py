@@ -21,8 +21,8 @@ from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import (
     Parts,
+    device_of,
     planned,
-    refuse_host_memory,
     refuse_other_library,
     run,
     views_of,
@@ -115,7 +115,7 @@ class ListCall:
 
     def _product(self, library: Any, views: Views, triple: Arrays, options: Options) -> _Product:
         product, dtype = checked(views, options, row_major=True)
-        self.device = refuse_host_memory(library, views)
+        self.device = device_of(library, views.a)
         pieces = requests_of(views, product, dtype, options)
         make = library.maker(product.shape, dtype, triple[0])
         return _Product(pieces, make, (views.a.pointer, views.b.pointer), views.a.shape[0])

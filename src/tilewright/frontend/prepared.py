@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import Settled, compute, refuse_host_memory, settle, views_of
+from tilewright.frontend.compute import Settled, compute, device_of, settle, views_of
 from tilewright.frontend.guard_flags import FLAG_BYTES, room_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
@@ -85,7 +85,7 @@ class Prepared:
             )
         shape = _ROWS, view.shape[0]
         views = Views(View(0, shape, c_strides(shape), F32, view.device), view)
-        refuse_host_memory(self._library, views)
+        device_of(self._library, views.a)
         try:
             (piece,) = requests_of(views, *checked(views, options), options)
         except NeedsCopy as needed:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, start, views_of
+from tilewright.frontend.compute import device_of, refuse_other_library, start, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.on_host import on_host
@@ -128,7 +128,7 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options,
     groups = groups_of(both.a, both.b, offsets.shape[0])
     try:
         product, dtype = checked(groups.one, options, row_major=True)
-        device = refuse_host_memory(library, both)
+        device = device_of(library, both.a)
         pieces = requests_of(groups.one, product, dtype, options)
     except NeedsCopy as needed:
         a, b = (library.tight(x) if name == needed.name else x for name, x in (("a", a), ("b", b)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import planned, refuse_host_memory, refuse_other_library, start
+from tilewright.frontend.compute import device_of, planned, refuse_other_library, start
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
@@ -290,7 +290,7 @@ def _matrices(named: tuple[Named, ...], further: tuple[Further, ...]) -> list[Vi
 
 
 def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> _Known:
-    device = refuse_host_memory(library, views)
+    device = device_of(library, views.a)
     refuse_device(device, request.gemm)
     make = library.maker(views.shape, request.gemm.out, like)
     further = further_of(options.call, product_of(views.a, views.b), options.out_dtype)

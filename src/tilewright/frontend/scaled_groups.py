@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import refuse_host_memory, refuse_other_library
+from tilewright.frontend.compute import device_of, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.ragged import (
@@ -262,7 +262,7 @@ def _settled(
 ) -> GroupCall:
     views = views_of_groups(library, arrays)
     groups, request = request_of_groups(views, options, room, moved)
-    device = refuse_host_memory(library, views)
+    device = device_of(library, views.a)
     refuse_device(device, request.gemm)
     make = library.maker(groups.shape, request.gemm.out, arrays[0])
     if 0 in groups.shape or not groups.count:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import LaunchError
-from tilewright.frontend.compute import refuse_host_memory, views_of
+from tilewright.frontend.compute import device_of, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.requests import checked, requests_of
@@ -62,7 +62,7 @@ class _Products:
                 hint="leave the product and the exchange to launches of their own.",
             )
         request = replace(pieces[0].request, shards=self._shards, without_workspace=True)
-        return dispatcher(refuse_host_memory(LIBRARY, views)).plan(request)
+        return dispatcher(device_of(LIBRARY, views.a)).plan(request)
 
 
 class ArrivingProducts(_Products):

@@ -18,13 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright import extras
-from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import MEMO, compute
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.options import PLAIN, Precision, options_of
 from tilewright.frontend.ragged import compute_groups
 from tilewright.integrations.routed import Routed
-from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
@@ -35,6 +33,7 @@ from tilewright.integrations.torch_scaled import (  # noqa: E402
     scaled_grouped_mm_v2,
     scaled_mm,
     scaled_mm_v2,
+    unless_refused,
 )
 
 KEY = "CUDA"
@@ -268,7 +267,7 @@ def _groups(block: Routing, a: Any, b: Any, offs: Any = None, bias: Any = None, 
         return block.decline(str(a.dtype).removeprefix("torch."))
     if offs is None or bias is not None or out_dtype not in (None, a.dtype):
         return block.decline("_grouped_mm without offsets, with a bias or into another format")
-    return _unless_refused(block, lambda: laid_out(compute_groups(_LIBRARY, a, b, offs, PLAIN)))
+    return unless_refused(block, lambda: laid_out(compute_groups(_LIBRARY, a, b, offs, PLAIN)))
 
 
 _KERNELS: dict[str, tuple[Callable[..., Callable[..., Any]], int]] = {
@@ -309,29 +308,9 @@ def _product(
             float(alpha), None if c is None else float(beta), None, precision, None, False, None, c is not None
         )
     )
-    result = _unless_refused(block, lambda: compute(_LIBRARY, a, b, out, c, bias, options))
+    result = unless_refused(block, lambda: compute(_LIBRARY, a, b, out, c, bias, options))
     if key is not None and result is not None:
         call = MEMO.get(_LIBRARY.key(options, a, b, c, bias, out))
         if call is not None and call.launch is not None:
             MEMO[key] = call
     return result
-
-
-def _unless_refused(block: Routing, ours: Callable[[], Any]) -> Any:
-    """What a call of ours computes; None where it refuses."""
-    try:
-        result = ours()
-    except ProblemError as refused:
-        return block.decline(_reason(refused))
-    except LaunchError as failure:
-        if not _LIBRARY.capturing():
-            raise
-        say_once(f"route_torch leaves a product to PyTorch: {failure.headline}")
-        return block.decline("first met in a CUDA graph capture")
-    block.count()
-    return result
-
-
-def _reason(refused: ProblemError) -> str:
-    """An error of a call, in few words."""
-    return refused.headline.rstrip(".")

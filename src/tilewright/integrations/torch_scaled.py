@@ -124,7 +124,8 @@ def _product(
     if why:
         return block.decline(why)
     arrays = (a, b, scale_a, scale_b, bias, out)
-    return _unless_refused(block, lambda: compute_scaled(_LIBRARY, arrays, scaled_options(kind, bool(fast))))
+    options = scaled_options(kind, bool(fast))
+    return unless_refused(block, lambda: compute_scaled(_LIBRARY, arrays, options), also_launches=True)
 
 
 def scaled_grouped_mm(
@@ -153,7 +154,8 @@ def scaled_grouped_mm(
     if (tuple(scale_a.shape), tuple(scale_b.shape)) != rows:
         return block.decline("scales of other shapes")
     arrays, options = (a, b, scale_a, scale_b, offs), scaled_options(out_dtype, bool(use_fast_accum))
-    return _unless_refused(block, lambda: laid_out(compute_scaled_groups(_LIBRARY, arrays, options)))
+    groups = lambda: laid_out(compute_scaled_groups(_LIBRARY, arrays, options))  # noqa: E731
+    return unless_refused(block, groups, also_launches=True)
 
 
 def laid_out(result: Any) -> Any:
@@ -191,17 +193,19 @@ def scaled_grouped_mm_v2(
     return scaled_grouped_mm(block, a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype, use_fast_accum)
 
 
-def _unless_refused(block: Routed, ours: Callable[[], Any]) -> Any:
-    """What a call of ours computes; None where it refuses."""
+def unless_refused(block: Routed, ours: Callable[[], Any], *, also_launches: bool = False) -> Any:
+    """What a call of ours computes; None where it refuses. also_launches: where this GPU cannot, too."""
     try:
         result = ours()
     except ProblemError as refused:
         return block.decline(refused.headline.rstrip("."))
     except LaunchError as failure:
-        if not _LIBRARY.capturing():
-            return block.decline(failure.headline.rstrip("."))
-        say_once(f"route_torch leaves a product to PyTorch: {failure.headline}")
-        return block.decline("first met in a CUDA graph capture")
+        if _LIBRARY.capturing():
+            say_once(f"route_torch leaves a product to PyTorch: {failure.headline}")
+            return block.decline("first met in a CUDA graph capture")
+        if not also_launches:
+            raise
+        return block.decline(failure.headline.rstrip("."))
     block.count()
     return result
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from planned import paper_dispatcher, planned
 
-from tilewright.bench.protocol import Timing
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.kernels.gemv import GemvConfig
@@ -21,11 +20,11 @@ from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Space
 from tilewright.tuner.today import todays_order, todays_plan
-from tilewright.tuner.tune import winner_from
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key, kernel_version
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
+from tilewright.winners.winner import Winner
 
 H200 = device("H200")
 RING = WgmmaConfig((64, 128, 64), 1, stages=3, persistent=False, dependent_launch=False)
@@ -59,8 +58,10 @@ def won(folder: Path, gemm: Gemm, config: PlanConfig) -> tuple[Prepared, Lookup]
     """A plan compiled as a search compiles it, and what dispatch finds after it has won."""
     prepared = prepare(Space(gemm, H200, []), config, "sm_90a", CubinCache(folder / "cubins"))
     database = Database(folder / "winners.sqlite", shipped=())
-    winner = winner_from(Key.of(H200, gemm), prepared, Timing(1, 1, 1, 1, 1), None, flops=gemm.flops, tried=1)
-    assert database.record(replace(winner, sources="of another commit"))
+    figures = {"median_us": 1.0, "tflops": gemm.flops / 1e6, "share_of_cublas": None, "tried": 1}
+    written = {"sources": "of another commit", "command": "", "commit": "", "date": ""}
+    names = {"order": prepared.order, "kernel": prepared.kernel}
+    assert database.record(Winner(Key.of(H200, gemm), config, **names, **figures, **written))
     return prepared, Lookup(version_of, database)
 
 

@@ -292,46 +292,22 @@ def reasons_of(failures: Mapping[PlanConfig, str]) -> list[tuple[str, int]]:
 
 def winner_of(outcome: Outcome, key: Key, flops: int) -> Winner:
     """The best of a search as the database keeps it."""
-    best = outcome.best
-    named = Named(best.candidate, best.measured.order, best.measured.kernel)
-    return winner_from(key, named, outcome.time, outcome.times.get("cuBLAS"), flops=flops, tried=len(outcome.results))
-
-
-def _any_done(work: Mapping[Future[Any], Claim[PlanConfig]]) -> bool:
-    return any(future.done() for future in work)
-
-
-class Compiled(Protocol):
-    """A candidate, and the names of its order and of its kernels."""
-
-    @property
-    def candidate(self) -> PlanConfig: ...
-    @property
-    def order(self) -> str: ...
-    @property
-    def kernel(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    candidate: PlanConfig
-    order: str
-    kernel: str
-
-
-def winner_from(key: Key, best: Compiled, time: Timing, peer: Timing | None, *, flops: int, tried: int) -> Winner:
-    """A winner of a run side by side. peer: cuBLAS in that run."""
+    best, time, peer = outcome.best, outcome.time, outcome.times.get("cuBLAS")
     return Winner(
         key=key,
         config=best.candidate,
-        order=best.order,
-        kernel=best.kernel,
+        order=best.measured.order,
+        kernel=best.measured.kernel,
         sources=sources_version(),
         median_us=time.median_us,
         tflops=flops / time.median_us / 1e6,
         share_of_cublas=None if peer is None else peer.median_us / time.median_us,
-        tried=tried,
+        tried=len(outcome.results),
         command=without_password(records.command()),
         commit=records.commit(),
         date=records.now(),
     )
+
+
+def _any_done(work: Mapping[Future[Any], Claim[PlanConfig]]) -> bool:
+    return any(future.done() for future in work)

@@ -25,7 +25,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import stat
 import time
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from pathlib import Path
 import platformdirs
 
 from tilewright.artifacts import Cubin, CudaSource, Resources
+from tilewright.files import replace_file
 
 FOLDER_VARIABLE = "TILEWRIGHT_CACHE"
 
@@ -105,7 +105,7 @@ class CubinCache:
                 return
             path.parent.mkdir(mode=0o755, exist_ok=True)
             self._sweep()
-            _write_and_rename(path, _encoded(cubin))
+            replace_file(path, _encoded(cubin))
         except OSError as failure:
             self._report(failure)
 
@@ -182,18 +182,6 @@ def _content(path: Path) -> bytes | None:
         raise
     with os.fdopen(number, "rb") as file:
         return file.read() if stat.S_ISREG(os.fstat(number).st_mode) else None
-
-
-def _write_and_rename(path: Path, content: bytes) -> None:
-    # Not tempfile.mkstemp: its files are private, and a cache folder may be shared by several users.
-    unfinished = path.with_name(f"{path.stem[:8]}.{os.getpid()}.{secrets.token_hex(8)}{_UNFINISHED_SUFFIX}")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(content)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _encoded(cubin: Cubin) -> bytes:

@@ -7,11 +7,13 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from tilewright.errors import TilewrightError
+
+Line = TypeVar("Line")
 
 MOST_NESTED = 100
 """Lists and objects of a JSON text inside each other."""
@@ -58,6 +60,20 @@ def parse_json(text: str) -> Any:
     if text.count("[") + text.count("{") > MOST_NESTED and _is_deep(found):
         raise ValueError(_TOO_DEEP)
     return found
+
+
+def json_lines(path: Path, read: Callable[[dict[str, Any]], Line], what: str, hint: str) -> Iterator[Line]:
+    """What `read` makes of each line of a file of JSON objects. Raises TilewrightError that names a line that is none,
+    or of which `read` raises ValueError, TypeError or KeyError; what: it should be. Raises OSError."""
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
+        try:
+            data = parse_json(line)
+            if not isinstance(data, dict):
+                raise ValueError("it holds no names")
+            yield read(data)
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise TilewrightError(f"Line {number} of {path.name} is not {what}: {reason}.", hint=hint) from None
 
 
 _TOO_DEEP = f"it is nested more than {MOST_NESTED} deep"

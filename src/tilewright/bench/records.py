@@ -18,8 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import TilewrightError
-from tilewright.files import append_text, parse_json, read_text
+from tilewright.files import append_text, json_lines
 
 FORMAT = 1
 
@@ -105,21 +104,14 @@ def write(path: Path, records: Iterable[Record]) -> None:
 
 def read(path: Path) -> list[Record]:
     """The records of a file. Raises TilewrightError on a line that is none, and for what is not an ordinary file."""
-    found = []
-    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
-        try:
-            data = parse_json(line)
-            if not isinstance(data, dict):
-                raise ValueError("it holds no names")
-            if data.get("format") != FORMAT:
-                raise ValueError(f"format {data.get('format')}, not {FORMAT}")
-            found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
-        except (ValueError, TypeError, KeyError) as error:
-            raise TilewrightError(
-                f"Line {number} of {path.name} is not a record: {error}.",
-                hint="another version may have written it: take the line out, or measure again with --record.",
-            ) from None
-    return found
+    hint = "another version may have written it: take the line out, or measure again with --record."
+    return list(json_lines(path, _record_of, "a record", hint))
+
+
+def _record_of(data: dict[str, Any]) -> Record:
+    if data.get("format") != FORMAT:
+        raise ValueError(f"format {data.get('format')}, not {FORMAT}")
+    return Record(**{**data, "origin": Origin(**data["origin"])})
 
 
 def recorded_folder() -> Path:

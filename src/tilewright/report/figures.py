@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright.bench import records
 from tilewright.bench.records import Record, recorded
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError, UnknownName
-from tilewright.files import parse_json
+from tilewright.files import json_lines
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import predict_rung
 from tilewright.problem.formats import FormatOptions, format_name
@@ -93,33 +93,27 @@ def _figures(folder: Path) -> tuple[tuple[_Asked, Figure], ...]:
     """Every figure of a suite that ships with the package; other files there hold other things."""
     found: list[tuple[_Asked, Figure]] = []
     for path in sorted(folder.glob("*.jsonl")):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if lines and '"candidate"' in lines[0] and '"burst"' in lines[0]:
-            found += [_figure(path, number, line) for number, line in enumerate(lines, 1)]
+        first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        if '"candidate"' in first and '"burst"' in first:
+            found += json_lines(path, _figure, "a record of a suite", _HINT)
     return tuple(found)
 
 
-def _figure(path: Path, number: int, line: str) -> tuple[_Asked, Figure]:
-    """Raises TilewrightError where another version wrote the line, or it is damaged."""
-    try:
-        data = parse_json(line)
-        m, n, k = data["shape"]
-        figure = Figure(
-            kind="recorded",
-            tflops=float(data["burst"]["tflops"]),
-            share_of_cublas=data["burst"]["share_of_cublas"],
-            size=(m, n, k),
-            device=str(data["device"]),
-            date=str(data["date"]),
-            command=str(data["command"]),
-        )
-        return (str(data["candidate"]), (m, n, k), str(data["dtype"])), figure
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise TilewrightError(
-            f"Line {number} of {path.name} is not a record of a suite: {what}.",
-            hint="another version may have written it: take the line out, or measure again.",
-        ) from None
+_HINT = "another version may have written it: take the line out, or measure again."
+
+
+def _figure(data: dict[str, Any]) -> tuple[_Asked, Figure]:
+    m, n, k = data["shape"]
+    figure = Figure(
+        kind="recorded",
+        tflops=float(data["burst"]["tflops"]),
+        share_of_cublas=data["burst"]["share_of_cublas"],
+        size=(m, n, k),
+        device=str(data["device"]),
+        date=str(data["date"]),
+        command=str(data["command"]),
+    )
+    return (str(data["candidate"]), (m, n, k), str(data["dtype"])), figure
 
 
 def _is_of(name: str, spec: DeviceSpec) -> bool:

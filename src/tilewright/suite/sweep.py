@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.bench.records import Origin
-from tilewright.errors import TilewrightError
-from tilewright.files import append_text, parse_json, read_text
+from tilewright.files import append_text, json_lines
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
@@ -102,20 +101,20 @@ def _append(path: Path, data: dict[str, object]) -> None:
 def read(path: Path) -> Iterator[tuple[Origin, SweepRow]]:
     """The rows of a file, each with the origin of its run. Raises TilewrightError on a line that is not a row."""
     origin: Origin | None = None
-    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
-        try:
-            data = parse_json(line)
-            if "origin" in data:
-                origin = Origin(**data["origin"])
-                continue
-            if origin is None:
-                raise ValueError("no origin stands before it")
-            yield origin, SweepRow(**data)
-        except (ValueError, TypeError, KeyError) as error:
-            raise TilewrightError(
-                f"Line {number} of {path.name} is not a row of a sweep: {error}.",
-                hint="take the line out, or record into another file with --record.",
-            ) from None
+
+    def row_of(data: dict[str, Any]) -> SweepRow | None:
+        nonlocal origin
+        if "origin" in data:
+            origin = Origin(**data["origin"])
+            return None
+        if origin is None:
+            raise ValueError("no origin stands before it")
+        return SweepRow(**data)
+
+    hint = "take the line out, or record into another file with --record."
+    for row in json_lines(path, row_of, "a row of a sweep", hint):
+        if row is not None and origin is not None:
+            yield origin, row
 
 
 def measured_by(path: Path, device: str, commit: str) -> frozenset[str]:

@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
 _MOST_SIMULATED_PRODUCTS = 2**27
-"""Where a GPU verifies, larger problems are counted from a sample of their blocks: the simulator would take minutes."""
+"""Larger problems may be counted from a sample of their blocks: the simulator would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +260,11 @@ def _part(tell: Progress, number: int, of: int) -> Progress:
     return lambda what, done, total: tell(what, number * fine + fine * done // max(total, 1), of * fine)
 
 
+def is_large(gemm: Gemm) -> bool:
+    """Whether the simulator would take minutes to run a problem whole."""
+    return gemm.m * gemm.n * gemm.k > _MOST_SIMULATED_PRODUCTS
+
+
 def check_build(
     built: Build, gpu: Gpu | None = None, tell: Progress = lambda what, done, total: None
 ) -> Checked | TilewrightError:
@@ -269,7 +274,7 @@ def check_build(
     tell(doing, 0, 1)
     try:
         operands = make_operands(gemm)
-        if gpu is not None and gemm.m * gemm.n * gemm.k > _MOST_SIMULATED_PRODUCTS:
+        if gpu is not None and is_large(gemm):
             counters = count_sampled(built.kernel, operands)
             return Checked(verify_on_gpu(built, gpu, operands), gpu.name, counters, ())
         blocks_done: Callable[[int, int], None] = lambda done, total: tell(doing, done, total)  # noqa: E731

@@ -12,16 +12,13 @@ from tilewright.prediction import predict
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
-from tilewright.report.collect import check_build, compile_all, target_for
+from tilewright.report.collect import check_build, compile_all, is_large, target_for
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.simulator import Counters, Finding, Kind, count_sampled
 from tilewright.toolchain import Build
 from tilewright.version import __version__
 
 DEFAULT_ARCHS = ("sm_80", "sm_90a")
-
-_MOST_SIMULATED_PRODUCTS = 2**27
-"""Larger problems are counted from a sample of their blocks: the simulator would take minutes."""
 
 CANNOT = "cannot"
 """The key under which an architecture says why it does not run the kernel."""
@@ -57,15 +54,10 @@ def facts_of(built: Build, archs: Sequence[str] = DEFAULT_ARCHS, *, cache: Cubin
     built.source  # noqa: B018  # a schedule that cannot be lowered says so before anything is simulated
     counters, findings, wrong = _counted(built)
     told = tuple(f"{found.kind.value}: {found.headline}" for found in findings)
-    if is_sampled(built.gemm):
+    if is_large(built.gemm):
         told = ("The problem is large: a sample of its blocks was counted, and the result was not checked.",)
     targets = {name: _target(built, name, cache) for name in names}
     return Facts(problem_text(built.gemm), _counts(built, counters, findings), targets, wrong, told)
-
-
-def is_sampled(gemm: Gemm) -> bool:
-    """Whether a problem is too large to be simulated whole."""
-    return gemm.m * gemm.n * gemm.k > _MOST_SIMULATED_PRODUCTS
 
 
 def _counted(built: Build) -> tuple[Counters, tuple[Finding, ...], str]:
@@ -73,7 +65,7 @@ def _counted(built: Build) -> tuple[Counters, tuple[Finding, ...], str]:
 
     Where only a sample of the blocks ran, which computes a part of C, the result is not looked at.
     """
-    if is_sampled(built.gemm):
+    if is_large(built.gemm):
         return count_sampled(built.kernel, make_operands(built.gemm)), (), ""
     checked = check_build(built)
     if isinstance(checked, TilewrightError):

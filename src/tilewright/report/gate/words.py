@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.report.collect import is_large
 from tilewright.report.costs import costs_of
 from tilewright.report.explain import sentence
 from tilewright.report.gate.compare import Change, Comparison
-from tilewright.report.gate.facts import is_sampled
 from tilewright.toolchain import Build
 
 _EXPLAINED = ("conflicts", "sectors", "wavefronts")
@@ -36,7 +36,7 @@ def change_text(change: Change) -> str:
 def causes(comparison: Comparison, built: Build) -> list[str]:
     """Which accesses waste what got worse, in sentences. Simulates once more, so ask only where something did."""
     memories = {_memory(change.what) for change in comparison.worse if change.what.endswith(_EXPLAINED)}
-    if not memories or is_sampled(built.gemm):
+    if not memories or is_large(built.gemm):
         return []
     _, costs = costs_of(built)
     wasteful = (cost for cost in costs if cost.excess_wavefronts or cost.sectors > cost.fewest_sectors)

@@ -9,8 +9,8 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError, TilewrightError
 from tilewright.frontend.options import Options
-from tilewright.frontend.pytorch.plain import compute_plain
-from tilewright.frontend.pytorch.scaled import compute_scaled_plain, seen
+from tilewright.frontend.pytorch.plain import compute_plain, seen
+from tilewright.frontend.pytorch.scaled import compute_scaled_plain
 from tilewright.frontend.scaled import ScaledOptions, ScaledViews, checked_scaled
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")

@@ -7,14 +7,12 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Options, options_asked, options_of
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others, seen
 from tilewright.frontend.pytorch.registering import registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
 from tilewright.frontend.requests import checked
-from tilewright.runtime.memory import c_strides
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -81,8 +79,7 @@ def _shaped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
     check_offsets(offsets)
     if a.dim() == 3 and b.dim() == 2:
         return _shaped(b.T, a.swapaxes(-1, -2), offsets, *words).T
-    views = [View(0, tuple(x.shape), c_strides(tuple(x.shape)), LIBRARY.format_of(x), None) for x in (a, b)]
-    groups = groups_of(views[0], views[1], offsets.shape[0])
+    groups = groups_of(seen(a, tight=True), seen(b, tight=True), offsets.shape[0])
     _, dtype = checked(groups.one, _options(*words), row_major=True)
     return a.new_empty(groups.shape, dtype=LIBRARY.to_torch[dtype])
 

@@ -11,14 +11,12 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import View
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.mapped import over_a_batch
-from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents
+from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents, seen
 from tilewright.frontend.pytorch.sharded import is_sharded, know_sharding
 from tilewright.frontend.requests import Views, checked
-from tilewright.runtime.memory import c_strides
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -139,17 +137,10 @@ def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *wor
 
 def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
     """A result without elements, or the error that the call would raise."""
-    added, vector = (None if x is None else _seen(x) for x in (c, bias))
-    views = Views(_seen(a), _seen(b), None, added, vector)
+    first, second, *added = (None if x is None else seen(x, tight=True) for x in (a, b, c, bias))
+    views = Views(first, second, None, *added)
     product, dtype = checked(views, _options(c, *words))
     return a.new_empty(product.shape, dtype=LIBRARY.to_torch[dtype])
-
-
-def _seen(tensor: Any) -> View:
-    """The shape, format and device of a tensor that has no elements."""
-    shape = tuple(tensor.shape)
-    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
-    return View(0, shape, c_strides(shape), LIBRARY.format_of(tensor), device)
 
 
 def _register() -> Any:

@@ -11,13 +11,14 @@ from tilewright import extras
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory, compute
-from tilewright.frontend.libraries import NoMemory, library_of
+from tilewright.frontend.libraries import NoMemory, View, library_of
 from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
 from tilewright.frontend.shapes import Product
 from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
+from tilewright.runtime.memory import c_strides
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -43,6 +44,13 @@ def at_once(call: Callable[[], Any], *tensors: Any) -> Any:
         return call()
     except NoMemory:
         return None
+
+
+def seen(tensor: Any, *, tight: bool = False) -> View:
+    """Where a tensor lies that may have no elements. tight: as if it were in C order."""
+    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
+    shape = tuple(tensor.shape)
+    return View(0, shape, c_strides(shape) if tight else tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
 def say_by_pytorch(name: str) -> None:

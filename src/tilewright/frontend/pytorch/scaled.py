@@ -7,8 +7,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.libraries.views import View
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch, seen
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.scaled import (
@@ -123,12 +122,6 @@ def _shaped(
     views = ScaledViews(seen(a), seen(b), seen(scale_a), seen(scale_b), None if bias is None else seen(bias))
     checked_scaled(views, options)
     return a.new_empty(views.shape, dtype=LIBRARY.to_torch[options.out_dtype])
-
-
-def seen(tensor: Any) -> View:
-    """A tensor that has no elements."""
-    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
-    return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
 _GIVEN = (

@@ -7,9 +7,9 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch, seen
 from tilewright.frontend.pytorch.registering import registered, without_gradients
-from tilewright.frontend.pytorch.scaled import multiplied, seen, words_asked
+from tilewright.frontend.pytorch.scaled import multiplied, words_asked
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from pages.markdown import measured, table, with_part
 from tilewright.bench import records
@@ -14,7 +15,6 @@ from tilewright.suite.running import (
     CUBLASLT,
     NAME,
     PEERS,
-    geometric_mean,
     peers_us,
     problem_of,
     shares,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,6 @@ from tilewright.suite.running import (
     PEERS,
     Plan,
     Turn,
-    geometric_mean,
     run,
     shares,
     turns_left,

@@ -6,7 +6,6 @@ of them without it, then, while the budget lasts, each again with it. A ratio is
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -165,11 +164,3 @@ def record_of(problem: Problem, measured: Measured) -> records.Record:
         origin=measured.origin,
         extra=extra,
     )
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """
-    >>> round(geometric_mean([0.5, 2.0, 8.0]), 12)
-    2.0
-    """
-    return statistics.geometric_mean(values)

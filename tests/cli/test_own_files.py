@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_runs import Cli
 
+from tilewright.cli.compare import pairs
 from tilewright.cli.new import TEMPLATES
-from tilewright.report.comparison_page import pairs
 
 
 @pytest.fixture

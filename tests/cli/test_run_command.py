@@ -185,7 +185,7 @@ def test_a_write_that_fails_leaves_the_old_result(
         file.write(b"the first half of a matrix")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tilewright.cli.npy_files.npy.write_array", full)
+    monkeypatch.setattr("tilewright.cli.run.npy.write_array", full)
     ran = cli("run", "worklog/6", "A.npy", "B.npy", "-o", "C.npy", "--on", "simulator")
     said = "Cannot write 'C.npy': No space left on device.\n  Hint: name a file elsewhere.\n"
     assert (ran.code, ran.err) == (1, said)

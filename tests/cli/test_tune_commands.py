@@ -13,7 +13,7 @@ from command_runs import Cli
 from made_up_winners import a_winner
 from tuning_fakes import OnPaper, url_of
 
-from tilewright.cli import tune_list
+from tilewright.cli import tuning
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
@@ -105,16 +105,16 @@ def test_all_gpus_of_a_machine_tune_a_list(monkeypatch: pytest.MonkeyPatch, tmp_
         started.append(command)
         return real([command[0], "-c", program], **options)
 
-    real = tune_list.subprocess.Popen
-    monkeypatch.setattr(tune_list, "gpu_count", lambda: 2)
-    monkeypatch.setattr(tune_list.subprocess, "Popen", popen)
+    real = tuning.subprocess.Popen
+    monkeypatch.setattr(tuning, "gpu_count", lambda: 2)
+    monkeypatch.setattr(tuning.subprocess, "Popen", popen)
     monkeypatch.setenv("OUT", str(tmp_path / "seen"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert tune_list.one_for_each_gpu(["tune", "--shapes", "x.csv"]) == 0
+    assert tuning.one_for_each_gpu(["tune", "--shapes", "x.csv"]) == 0
     assert sorted((tmp_path / "seen").read_text().split()) == ["3", "5"]
     assert all(command[1:] == ["-m", "tilewright", "tune", "--shapes", "x.csv"] for command in started)
-    monkeypatch.setattr(tune_list, "gpu_count", lambda: 1)
-    assert tune_list.one_for_each_gpu(["tune"]) is None
+    monkeypatch.setattr(tuning, "gpu_count", lambda: 1)
+    assert tuning.one_for_each_gpu(["tune"]) is None
 
 
 SMALL = MmaConfig((64, 128, 32), (64, 32))

@@ -18,7 +18,7 @@ from tilewright.layout.banks import ideal_wavefronts, wavefronts
 from tilewright.problem import Gemm
 from tilewright.problem.reference import reference
 from tilewright.report.debugger import Watched, left_out, page_text, small_integers, watch
-from tilewright.report.debugger.pictures import access_pictures, key_of
+from tilewright.report.debugger.page import access_pictures, key_of
 from tilewright.schedule import Distribute, Stage, Tensorize, Transfer
 from tilewright.simulator import simulate
 from tilewright.toolchain import Build, build

@@ -17,8 +17,8 @@ from tilewright.layout.banks import ideal_wavefronts, wavefronts
 from tilewright.problem.reference import make_operands
 from tilewright.report.page.banks import bank_maps, waves_of
 from tilewright.report.page.loads import loads
-from tilewright.report.page.order import block_order
 from tilewright.report.page.owners import NOBODY, owners_of
+from tilewright.report.page.speed import block_order
 from tilewright.report.page.timeline import timeline
 from tilewright.report.page.watch import FIRST_BLOCK, Watched, watch
 from tilewright.toolchain import Build, build

@@ -7,7 +7,7 @@ import re
 from tilewright.device.catalog import device
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS
 from tilewright.report.page import Page
-from tilewright.report.page.pieces import pieces_rows
+from tilewright.report.page.ladder import pieces_rows
 
 
 def test_every_precision_has_a_bound_a_prediction_and_its_record(page: Page, text: str) -> None:

@@ -15,8 +15,9 @@ from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
 from tilewright.problem.reference import make_operands
+from tilewright.report.collect import compile_all
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.runtime.nvrtc import compile_many, compiler_version
+from tilewright.runtime.nvrtc import compiler_version
 from tilewright.toolchain import build
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
@@ -40,17 +41,13 @@ def rows(ladder: str) -> list[Row]:
     """Every rung of a ladder, compiled for each architecture and simulated."""
     rungs = LADDERS[ladder]
     builds = [build(rung.gemm(*_size(rung)), rung) for rung in rungs]
-    wanted = [
-        (number, arch)
-        for number, built in enumerate(builds)
-        for arch in ARCHS
-        if not known_arch(arch).missing(built.kernel.needs)
-    ]
     compiled: dict[tuple[int, str], Resources] = {}
-    for done in compile_many([(builds[number].source, arch) for number, arch in wanted], cache=CubinCache()):
-        if isinstance(done.outcome, TilewrightError):
-            raise done.outcome
-        compiled[wanted[done.index]] = done.outcome.resources
+    for arch in ARCHS:
+        able = [number for number, built in enumerate(builds) if not known_arch(arch).missing(built.kernel.needs)]
+        for number, cubin in zip(able, compile_all([builds[one] for one in able], arch, CubinCache()), strict=True):
+            if isinstance(cubin, TilewrightError):
+                raise cubin
+            compiled[number, arch] = cubin.resources
     found = []
     for number, (rung, built) in enumerate(zip(rungs, builds, strict=True)):
         counters = built.simulate(make_operands(built.gemm), detectors=False).counters

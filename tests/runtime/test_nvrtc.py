@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 from runtime_kernels import REVERSE, SCALE, SPILLING, broken
 
-from tilewright.artifacts import Cubin, CudaSource
+from tilewright.artifacts import CudaSource
 from tilewright.errors import CompileError, UnknownName
 from tilewright.runtime import nvrtc
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import (
     compile_cuda,
-    compile_many,
     compile_ptx,
     compiler_version,
     supported_architectures,
@@ -133,55 +130,15 @@ def numbered(index: int) -> CudaSource:
     return broken(f'extern "C" __global__ void k(float* x) {{ x[0] = {index}; }}')
 
 
-def test_many_jobs_all_come_back_and_a_refused_one_stops_none() -> None:
-    jobs = [(numbered(index), "sm_90a") for index in range(6)]
-    jobs[2] = (broken("void k("), "sm_90a")
-    jobs[4] = (numbered(4), "sm_90x")
-    results = {result.index: result for result in compile_many(jobs, workers=2)}
-    assert sorted(results) == list(range(6))
-    assert isinstance(results[2].outcome, CompileError)
-    assert isinstance(results[4].outcome, UnknownName)
-    for index in (0, 1, 3, 5):
-        assert isinstance(results[index].outcome, Cubin)
-        assert results[index].source is jobs[index][0]
-
-
-def test_threads_give_the_same_code_as_one_at_a_time() -> None:
-    jobs = [(numbered(index), arch) for index in range(3) for arch in ("sm_80", "sm_90a")]
-    for result in compile_many(jobs, workers=4):
-        assert isinstance(result.outcome, Cubin)
-        assert result.outcome.image == compile_cuda(*jobs[result.index]).image
-
-
-def test_jobs_are_read_as_room_comes_free() -> None:
-    read: list[int] = []
-
-    def endless() -> Iterator[tuple[CudaSource, str]]:
-        for index in count():
-            read.append(index)
-            yield numbered(index), "sm_90a"
-
-    results = compile_many(endless(), workers=1)
-    assert next(results).index == 0
-    results.close()
-    assert len(read) <= 3
-
-
-def test_no_jobs_give_no_results() -> None:
-    assert list(compile_many([])) == []
-
-
-def test_many_jobs_share_the_cache(tmp_path: Path) -> None:
-    cache = CubinCache(tmp_path)
-    jobs = [(numbered(index), "sm_90a") for index in range(4)]
-    first = {result.index: result.outcome for result in compile_many(jobs, cache=cache)}
-    again = {result.index: result.outcome for result in compile_many(jobs, cache=cache)}
-    for index, outcome in again.items():
-        built = first[index]
-        assert isinstance(outcome, Cubin) and isinstance(built, Cubin)
-        assert outcome.from_cache and not built.from_cache
-        assert outcome.image == built.image
-    assert len(cache.entries()) == len(os.listdir(tmp_path)) == 4
+def test_threads_give_the_same_code_as_one_at_a_time_and_share_the_cache(tmp_path: Path) -> None:
+    cache, jobs = CubinCache(tmp_path), [(numbered(index), arch) for index in range(3) for arch in ("sm_80", "sm_90a")]
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda job: compile_cuda(*job, cache=cache), jobs))
+    for job, one in zip(jobs, built, strict=True):
+        again = compile_cuda(*job, cache=cache)
+        assert again.from_cache and not one.from_cache
+        assert again.image == one.image == compile_cuda(*job).image
+    assert len(cache.entries()) == len(jobs)
 
 
 def test_code_that_must_fit_and_spills_is_refused() -> None:

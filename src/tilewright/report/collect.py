@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tilewright.artifacts import Cubin, CudaSource
+from tilewright.artifacts import Cubin
 from tilewright.bench.ladder import measure_ladder
 from tilewright.bench.records import Record
 from tilewright.device.arch import arch as known_arch
@@ -24,7 +25,6 @@ from tilewright.problem.tolerance import Verdict, check
 from tilewright.report.figures import TIMED_SIZE, Figure, Size, figure_of, predicted_figure, recorded_figure
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
-from tilewright.runtime.nvrtc import compile_many
 from tilewright.runtime.probe import probe
 from tilewright.schedule import Difference, Schedule, diff
 from tilewright.simulator import Counters, Finding, count_sampled
@@ -293,14 +293,13 @@ def _claims(rung: Rung, built: Build, counters: Counters) -> tuple[ClaimResult, 
 
 
 def compile_all(builds: Sequence[Build], arch: str, cache: CubinCache | None) -> list[Cubin | TilewrightError]:
-    """The cubin of each build, or why there is none."""
-    outcomes: dict[int, Cubin | TilewrightError] = {}
-    jobs: list[tuple[int, CudaSource]] = []
-    for index, built in enumerate(builds):
+    """The cubin of each build, or why there is none; by a thread a core, as NVRTC releases the interpreter lock."""
+
+    def compiled(built: Build) -> Cubin | TilewrightError:
         try:
-            jobs.append((index, built.source))
+            return built.compile(arch, cache=cache)
         except TilewrightError as error:
-            outcomes[index] = error
-    for done in compile_many([(source, arch) for _, source in jobs], cache=cache):
-        outcomes[jobs[done.index][0]] = done.outcome
-    return [outcomes[index] for index in range(len(builds))]
+            return error
+
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="nvrtc") as pool:
+        return list(pool.map(compiled, builds))

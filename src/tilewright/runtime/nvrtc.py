@@ -11,15 +11,12 @@ import functools
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from tilewright.artifacts import Cubin, CudaSource, Resources
-from tilewright.errors import CompileError, CompilerMissing, RegistersExceeded, TilewrightError, UnknownName
+from tilewright.errors import CompileError, CompilerMissing, RegistersExceeded, UnknownName
 from tilewright.runtime.cubin_cache import CubinCache, cache_key
 from tilewright.runtime.elf import resources_of
 
@@ -47,16 +44,6 @@ _OTHER_ERROR = re.compile(r"^[^\n]*?\b(?:error|fatal)\s*: (.*)$", re.MULTILINE)
 # What ptxas says of wgmma that it serialises (C7510 and its neighbours) and of a setmaxnreg that it ignores (C7508).
 _LOSS = re.compile(r"\(C75\d\d\) (?:Potential Performance Loss: )?(.*?)(?: in the function .*)?$", re.MULTILINE)
 _PTX_LOCATION = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """One finished job of `compile_many`: its place in the jobs, what was asked, and the cubin or the refusal."""
-
-    index: int
-    source: CudaSource
-    arch: str
-    outcome: Cubin | TilewrightError
 
 
 def compiler_version() -> str:
@@ -138,42 +125,6 @@ def compile_ptx(source: CudaSource, arch: str) -> str:
     if built.failed:
         raise _refusal(source, arch, built)
     return built.ptx
-
-
-def compile_many(
-    jobs: Iterable[tuple[CudaSource, str]],
-    *,
-    cache: CubinCache | None = None,
-    workers: int | None = None,
-) -> Iterator[Compiled]:
-    """Compile (source, architecture) pairs on `workers` threads (None: one a core); yields them as they finish.
-
-    NVRTC releases the interpreter lock, so threads suffice. A job that is refused yields its error and the
-    others go on. `jobs` is read as room comes free, so that it may be long or endless.
-    """
-    workers = workers or os.cpu_count() or 1
-    numbered = enumerate(jobs)
-    pending: set[Future[Compiled]] = set()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
-    try:
-        while True:
-            # One job queued behind each running one keeps every thread busy between two results.
-            for index, (source, arch) in islice(numbered, 2 * workers - len(pending)):
-                pending.add(pool.submit(_compile_one, index, source, arch, cache))
-            if not pending:
-                return
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in finished:
-                yield future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _compile_one(index: int, source: CudaSource, arch: str, cache: CubinCache | None) -> Compiled:
-    try:
-        return Compiled(index, source, arch, compile_cuda(source, arch, cache=cache))
-    except TilewrightError as refusal:
-        return Compiled(index, source, arch, refusal)
 
 
 @dataclass(frozen=True, slots=True)

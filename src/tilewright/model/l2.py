@@ -177,19 +177,21 @@ class _Cache:
 
 
 def strips_of(
-    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, most: int | None = None
+    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, most: int | None = None, further: bool = False
 ) -> Strips | None:
     """What the blocks of a kernel read; None unless each block stages whole strips of A and B for one tile of C.
 
-    most: blocks that are asked about, the first ones; None: all.
+    most: blocks that are asked about, the first ones; None: all. further: resident blocks, too, which go on to further
+    tiles: as if a grid launched one for each, in the order in which they take them.
 
     Other kernels read elements again and again, and what reaches L2 is what their L1 happens to miss; or a block goes
     on to further tiles, in an order that is not in the grid.
     """
     gemm = program.gemm
-    if not all(_is_staged_whole(program, operand) for operand in ("A", "B")):
+    goes_on = further and kernel.resident
+    if not goes_on and not all(_is_staged_whole(program, operand) for operand in ("A", "B")):
         return None
-    tiles = tiles_in_order(program, kernel, grid, at_top=True, most=most)
+    tiles = tiles_in_order(program, kernel, grid, at_top=not goes_on, most=most)
     if tiles is None:
         return None
     m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))

@@ -11,7 +11,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
-from tilewright.model.l2 import Strips, estimate_l2, strips_of, tiles_in_order
+from tilewright.model.l2 import Strips, estimate_l2, strips_of
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
@@ -75,11 +75,10 @@ def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int, *, most: int 
 
     most: blocks that are followed.
     """
-    gemm = built.gemm
-    strips = _strips(built, most)
+    gemm, grid = built.gemm, grid_of(built.kernel, built.gemm)
+    strips, blocks = strips_of(built.program, built.kernel, grid, most=most, further=True), prod(grid)
     if strips is None:
         return float(gemm.compulsory_bytes)
-    blocks = prod(grid_of(built.kernel, gemm))
     read = _read_bytes(tuple(strips.tiles), strips.a_bytes, strips.b_bytes, spec, blocks_per_sm)
     scaled = read * blocks / max(1, len(strips.tiles))
     return max(scaled + strips.c_bytes * blocks, gemm.compulsory_bytes)
@@ -91,17 +90,3 @@ def _read_bytes(
 ) -> int:
     """What blocks read from DRAM."""
     return estimate_l2(Strips(tiles, a_bytes, b_bytes, 0), spec, blocks_per_sm).dram_read_bytes
-
-
-def _strips(built: Build, most: int) -> Strips | None:
-    """What the first blocks ask of L2; resident ones take tiles in the order in which a grid would launch them."""
-    kernel, program, gemm = built.kernel, built.program, built.gemm
-    grid = grid_of(kernel, gemm)
-    if not kernel.resident:
-        return strips_of(program, kernel, grid, most=most)
-    tiles = tiles_in_order(program, kernel, grid, most=most)
-    if tiles is None:
-        return None
-    a, b, c = gemm.operands
-    m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))
-    return Strips(tiles, m * gemm.k * a.dtype.bytes, n * gemm.k * b.dtype.bytes, m * n * c.dtype.bytes)

@@ -95,5 +95,5 @@ def test_what_it_cannot_do_it_says() -> None:
     wide = QuantizationConfig.of(even, 16)
     assert wide.width == 8 and "not multiples of 8" in wide.reasons_against(odd)[0]
     assert "programmatic dependent launch" in wide.reasons_against(even, device("A100"))[0]
-    with pytest.raises(ProblemError, match="cannot be 7 and 8 apart"):
+    with pytest.raises(ProblemError, match="Lines of 8 elements cannot be 7 apart"):
         Quantization(4, 8, 7, 8, BF16, E4M3, "line")

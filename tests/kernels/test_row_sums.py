@@ -96,5 +96,5 @@ def test_what_it_cannot_do_it_says() -> None:
     assert wide.width == 8 and "not multiples of 8" in wide.reasons_against(odd)[0]
     assert "programmatic dependent launch" in wide.reasons_against(even, device("A100"))[0]
     assert "more than 1024" in wide.reasons_against(problem(4, 8, terms=1025))[0]
-    with pytest.raises(ProblemError, match="cannot be 7 and 8 apart"):
+    with pytest.raises(ProblemError, match="Lines of 8 elements cannot be 7 apart"):
         RowSums(4, 8, 4, 7, 8, BF16)

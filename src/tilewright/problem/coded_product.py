@@ -24,7 +24,15 @@ from tilewright.errors import FormatError, ProblemError
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, TmaMatrix, elements_of
+from tilewright.problem.problem import (
+    NamedMatrix,
+    PlainProblem,
+    Scalar,
+    ScalarKind,
+    TmaMatrix,
+    check_apart,
+    elements_of,
+)
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes, CodesName
@@ -177,8 +185,7 @@ class CodedProduct(PlainProblem):
             raise ProblemError("The epilogue has the scales of columns where a weight has no groups, and only there.")
         object.__setattr__(self, "lda", self.lda or self.k)
         object.__setattr__(self, "ldc", self.ldc or self.n)
-        if self.lda < self.k or self.ldc < self.n:
-            raise ProblemError(f"Rows of {self.k} and {self.n} elements cannot be {self.lda} and {self.ldc} apart.")
+        check_apart((self.k, self.lda), (self.n, self.ldc))
 
     @property
     def n(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.artifacts import Extent, Parameter
 from tilewright.dtypes import F32, I32, I64, Array, DType
+from tilewright.errors import ProblemError
 
 
 class ScalarKind(Enum):
@@ -125,6 +126,13 @@ def elements_of(lines: int, length: int, leading: int, count: int = 1, step: int
     (21, 0)
     """
     return (count - 1) * step + (lines - 1) * leading + length if lines and length else 0
+
+
+def check_apart(*lines: tuple[int, int]) -> None:
+    """Raises ProblemError for lines that would overlap. lines: elements of each, and from one to the next."""
+    for length, leading in lines:
+        if leading < length:
+            raise ProblemError(f"Lines of {length} elements cannot be {leading} apart.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, check_apart, elements_of
 from tilewright.problem.storages import Storages, lines_of
 from tilewright.units import ceil_div
 
@@ -46,8 +45,7 @@ class Quantization(PlainProblem):
     scale_step_k: int = 1
 
     def __post_init__(self) -> None:
-        if self.leading < self.length or self.to_leading < self.length:
-            raise ProblemError(f"Lines of {self.length} elements cannot be {self.leading} and {self.to_leading} apart.")
+        check_apart((self.length, self.leading), (self.length, self.to_leading))
 
     @property
     def largest(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, elements_of
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, check_apart, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,7 @@ class MatrixCopy:
             raise ProblemError(
                 f"A copy of {self.to_lines} lines of {self.to_length} elements does not hold {lines} of {length}."
             )
-        if self.leading < self.length or self.to_leading < self.to_length:
-            raise ProblemError(
-                f"Lines of {self.length} and {self.to_length} elements cannot be {self.leading} and {self.to_leading} "
-                "apart."
-            )
+        check_apart((self.length, self.leading), (self.to_length, self.to_leading))
 
 
 _SUFFIXES = ("", "_2")

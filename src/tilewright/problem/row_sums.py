@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import F32, I32, DType
-from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, check_apart, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,7 @@ class RowSums(PlainProblem):
     listed: int = 0
 
     def __post_init__(self) -> None:
-        if self.leading < self.length or self.to_leading < self.length:
-            raise ProblemError(f"Rows of {self.length} elements cannot be {self.leading} and {self.to_leading} apart.")
+        check_apart((self.length, self.leading), (self.length, self.to_leading))
 
     @property
     def is_copy(self) -> bool:

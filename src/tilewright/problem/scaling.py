@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
-from tilewright.errors import ProblemError
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, elements_of
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, check_apart, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,7 @@ class Scaling(PlainProblem):
     count: int = 1
 
     def __post_init__(self) -> None:
-        if self.leading < self.length or self.apart < self.scaled:
-            raise ProblemError(
-                f"Lines of {self.length} elements cannot be {self.leading} apart, or {self.scaled} scales {self.apart}."
-            )
+        check_apart((self.length, self.leading), (self.scaled, self.apart))
 
     @property
     def scaled(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import F32, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.emulation import Algorithm
-from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, elements_of
+from tilewright.problem.problem import NamedMatrix, PlainProblem, Scalar, ScalarKind, check_apart, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,7 @@ class Splitting(PlainProblem):
                 f"A piece of {self.to_lines} lines of {self.to_length} elements does not hold {self.lines} of "
                 f"{self.length}."
             )
-        if self.leading < self.length or self.to_leading < self.to_length:
-            raise ProblemError(
-                f"Lines of {self.length} and {self.to_length} elements cannot be {self.leading} and {self.to_leading} "
-                "apart."
-            )
+        check_apart((self.length, self.leading), (self.to_length, self.to_leading))
         if self.own_scales and (self.across or not self.algorithm.shift):
             raise ProblemError(f"A launch that splits for {self.algorithm} finds no scales of columns.")
         if self.least and not self.algorithm.shift:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.problem.gemm import Gemm
-from tilewright.problem.tolerance import relative_bound
 from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of, scales_of
 from tilewright.suite.peers import by_tilewright, by_torch, over, words_of_problem
 from tilewright.suite.problems import Problem, precision_of
@@ -17,8 +15,6 @@ from tilewright.suite.stacks import Batched, Grouped
 
 MATRICES_CHECKED = 8
 """Matrices of a batch whose results are compared with float64."""
-
-ROWS_CHECKED = 64
 
 MOST_STACKS = 64
 
@@ -99,7 +95,7 @@ def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
         if not bool(torch.isfinite(result).all()):
             raise TilewrightError(f"{who} is wrong for {problem}: elements are not finite.")
         some = range(0, problem.batch, -(-problem.batch // MATRICES_CHECKED))
-        return max(_error(torch, problem.gemm, who, result[i], a[0][i], b[0][i]) for i in some)
+        return max(checked(torch, problem.gemm, who, result[i], a[0][i], b[0][i]) for i in some)
 
     return Contest(
         over(lambda a, b: matmul(a, b, precision=precision), pairs),
@@ -137,9 +133,9 @@ def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
             if not count or group % -(-groups // MATRICES_CHECKED):
                 continue
             if problem.gradient:
-                found = _error(torch, problem.gemm, who, result[group], a[:, some], b[some])
+                found = checked(torch, problem.gemm, who, result[group], a[:, some], b[some])
             else:
-                found = _error(torch, problem.gemm, who, result[some], a[some], b[group])
+                found = checked(torch, problem.gemm, who, result[some], a[some], b[group])
             worst = max(worst, found)
         return worst
 
@@ -164,16 +160,3 @@ def _grouped_operands(torch: Any, problem: Grouped, dtype: Any) -> tuple[Any, An
     if problem.gradient:
         return made(rows, problem.k).t(), made(rows, problem.n)
     return made(rows, problem.k), made(groups, problem.n, problem.k).transpose(1, 2)
-
-
-def _error(torch: Any, gemm: Gemm, who: str, result: Any, a: Any, b: Any) -> float:
-    """The relative error of some rows of one product. Raises TilewrightError beyond the bound of the format."""
-    count = min(result.shape[0], ROWS_CHECKED)
-    rows = torch.linspace(0, result.shape[0] - 1, count, device=a.device).long().unique()
-    some, whole = a[rows].double(), b.double()
-    expected = some @ whole
-    error = (result[rows].double() - expected).abs()
-    allowed = relative_bound(gemm) * (some.abs() @ whole.abs()) + float(torch.finfo(result.dtype).tiny)
-    if not bool((error <= allowed).all()):
-        raise TilewrightError(f"{who} is wrong: {int((~(error <= allowed)).sum())} of {error.numel()} elements.")
-    return float(error.norm() / expected.norm())

@@ -72,7 +72,8 @@ def checked(
 ) -> float:
     """The relative error of some rows. scales: of `scales_of`. promote_every: see `relative_bound`. Raises
     TilewrightError where an element is off by more than rounding."""
-    rows = torch.linspace(0, gemm.m - 1, min(gemm.m, ROWS_CHECKED), device=a.device).long().unique()
+    count = result.shape[0]
+    rows = torch.linspace(0, count - 1, min(count, ROWS_CHECKED), device=a.device).long().unique()
     if gemm.dtype.bytes == 1:  # PyTorch takes no rows of FP8
         a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
     some, whole = a[rows].double(), b.double()

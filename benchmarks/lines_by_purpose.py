@@ -3,8 +3,8 @@
     python benchmarks/lines_by_purpose.py
 
 `git blame -w -M -C -C` follows lines that moved. lines_by_purpose.json lists the commits since 0fdc654, the tree before
-the redesign, that changed src by five lines or more, by purpose; what is not listed counts as of then. It takes some
-minutes, and the whole history.
+the redesign, of which src still has five lines or more, by purpose; the others are small. It takes some minutes, and
+the whole history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-THEN = "before the redesign, and small commits since"
+BEFORE, SMALL = "before the redesign", "small commits since"
 
 
 def git(*arguments: str) -> list[str]:
@@ -26,13 +26,14 @@ def git(*arguments: str) -> list[str]:
 
 def main() -> None:
     told = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    purpose = {commit: name for name, commits in told.items() for commit in commits.split()}
+    purpose = {commit[:8]: BEFORE for commit in git("rev-list", "0fdc654")}
+    purpose |= {commit: name for name, commits in told.items() for commit in commits.split()}
 
     def lines_of(file: str) -> Counter[str]:
         writers = (
             line.split(maxsplit=1)[0].lstrip("^") for line in git("blame", "-s", "-l", "-w", "-M", "-C", "-C", file)
         )
-        return Counter(purpose.get(writer[:8], THEN) for writer in writers)
+        return Counter(purpose.get(writer[:8], SMALL) for writer in writers)
 
     with ThreadPoolExecutor() as pool:
         found = sum(pool.map(lines_of, git("ls-files", "src/*.py")), Counter[str]())

@@ -91,7 +91,7 @@ class CudaSource:
 class Resources:
     """What one compiled kernel uses, per thread unless the name says otherwise.
 
-    Source: the log of ptxas (registers, stack, spills, shared memory) and the ELF sections of the cubin (code, constants).
+    Source: the log of ptxas (registers, stack, spills, shared memory) and ELF sections of the cubin (code, constants).
     shared_bytes is static shared memory per block, without the 1 KiB that the system keeps on sm_80 and later.
     """
 

@@ -30,8 +30,7 @@ def called(
     if scales is not None:
         results: Sequence[Any] = computed(name, a, given, group, options, rows, scales=scales)
     elif torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (a, *given)):
-        function = _Gathering if name == GATHER else _Scattering
-        results = function.apply(group, options, rows, a, *given)
+        results = _Call.apply(name, group, options, rows, a, *given)
     else:
         results = computed(name, a, given, group, options, rows)
     return list(results) if several else results[0]
@@ -50,55 +49,34 @@ def _group(name: str, group: Any) -> Any:
     return group
 
 
-def _forward(kind: str, ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-    """The results, with what the gradients need kept."""
-    results = computed(kind, a, b, group, options, rows)
-    ctx.rows = known_of(kind, a, b, group, options, rows).agreed.rows
-    ctx.save_for_backward(a, *b)
-    ctx.group, ctx.options = group, options
-    return tuple(results)
-
-
-class _Gathering(torch.autograd.Function):  # type: ignore[misc]
-    """The gradient of the shard is a product that is scattered; those of b are products with the gathered rows."""
+class _Call(torch.autograd.Function):  # type: ignore[misc]
+    """A call with gradients: that of the shard, or of a, is a product of the other kind; those of b are products with
+    what one of both gathers: the rows of a gather, the gradients of a scatter."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        return _forward(GATHER, ctx, group, options, rows, a, *b)
+    def forward(ctx: Any, name: str, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+        results = computed(name, a, b, group, options, rows)
+        ctx.rows = known_of(name, a, b, group, options, rows).agreed.rows
+        ctx.save_for_backward(a, *b)
+        ctx.gathers, ctx.group, ctx.options = name == GATHER, group, options
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         a, *b = ctx.saved_tensors
         own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
-        needs = ctx.needs_input_grad[3:]
+        needs = ctx.needs_input_grad[4:]
         for_a, for_b = None, [None] * len(b)
         if needs[0]:
-            (for_a,) = computed(SCATTER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
-        if any(needs[1:]):
-            whole = collectives.gathered(a, ctx.rows, ctx.group).T
-            for_b = [_product(whole, y, options) if need else None for y, need in zip(own, needs[1:], strict=True)]
-        return (None, None, None, for_a, *for_b)
-
-
-class _Scattering(torch.autograd.Function):  # type: ignore[misc]
-    """The gradient of a is a product whose rows are gathered; those of b are products with the gathered gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        return _forward(SCATTER, ctx, group, options, rows, a, *b)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        a, *b = ctx.saved_tensors
-        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
-        needs = ctx.needs_input_grad[3:]
-        for_a, for_b = None, [None] * len(b)
-        if needs[0]:
-            (for_a,) = computed(GATHER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+            other = SCATTER if ctx.gathers else GATHER
+            (for_a,) = computed(other, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+        if ctx.gathers and any(needs[1:]):
+            a = collectives.gathered(a, ctx.rows, ctx.group)
         for number, gradient in enumerate(own):
             if needs[1 + number]:
-                for_b[number] = _product(a.T, collectives.gathered(gradient, ctx.rows, ctx.group), options)
-        return (None, None, None, for_a, *for_b)
+                whole = gradient if ctx.gathers else collectives.gathered(gradient, ctx.rows, ctx.group)
+                for_b[number] = _product(a.T, whole, options)
+        return (None, None, None, None, for_a, *for_b)
 
 
 def _backwards(options: Options) -> Options:

@@ -169,7 +169,8 @@ A10 = replace(
     dram_gb_per_s=600,  # [13]
 )
 
-RTX_4090 = DeviceSpec(
+RTX_4090 = replace(
+    RTX_3090,  # an SM of the same units [2] [8] and limits [3] [4]
     name="RTX 4090",
     compute_capability=(8, 9),
     arch="sm_89",
@@ -179,26 +180,14 @@ RTX_4090 = DeviceSpec(
     tensor_clock_mhz=2520,  # [2] 165.2 TFLOP/s
     board_power_w=450,  # [2]
     energy_scale=0.52,  # [14]
-    fp32_lanes_per_sm=128,  # [2]
-    ffma_issue_interval_clk=1,  # [2]
-    imad_shares_fma_pipe=False,  # [8]
     tensor=TensorRates(  # [2]
         f16_f16=1024, f16_f32=512, bf16_f32=512, tf32_f32=256, f8_f32=1024, i8_i32=2048
     ),
-    max_warps_per_sm=48,  # [4]
     max_blocks_per_sm=24,  # [3]
-    shared_bytes_per_sm=100 * KIB,  # [3]
-    shared_carveouts_bytes=_CARVEOUTS_100_KIB,
-    shared_granularity_bytes=128,  # [3]
-    reserved_shared_bytes_per_block=1 * KIB,  # [4]
-    max_shared_bytes_per_block=99 * KIB,  # [4]
-    lsu_instructions_per_clk=0.5,  # [2] [8]
     l2_bytes=72 * MIB,  # [2]
-    l2_bytes_per_clk_per_sm=32,  # [12]
     dram_bytes=24 * GIB,  # [2]
     dram_gb_per_s=1008,  # [2]
     l2_latency_clk=270,  # [10]
-    dram_latency_clk=500,  # [10]
 )
 
 L40S = replace(
@@ -273,39 +262,24 @@ H200 = replace(
     dram_gb_per_s=4800,  # [1]
 )
 
-B200 = DeviceSpec(
+B200 = replace(
+    H100,  # an SM of the same limits [3] [4]; units that are not listed, and ways to memory, as sm_90 [12]
     name="B200",
     compute_capability=(10, 0),
     arch="sm_100a",
     sm_count=148,  # [6]
-    base_clock_mhz=None,
     boost_clock_mhz=1965,  # [11]
     tensor_clock_mhz=1860,  # [6] 2250 TFLOP/s of BF16
     board_power_w=1000,  # [1]
     energy_scale=1.28,  # [14]
     fp32_lanes_per_sm=128,  # [1]
-    ffma_issue_interval_clk=1,  # [12] as sm_90
-    imad_shares_fma_pipe=False,  # [12] as sm_90
     tensor=TensorRates(  # [1]
         f16_f16=8192, f16_f32=8192, bf16_f32=8192, tf32_f32=4096, f8_f32=16384, i8_i32=16384
     ),
-    max_warps_per_sm=64,  # [4]
-    max_blocks_per_sm=32,  # [3]
-    shared_bytes_per_sm=228 * KIB,  # [3]
-    shared_carveouts_bytes=_CARVEOUTS_228_KIB,
-    shared_granularity_bytes=128,  # [3]
-    reserved_shared_bytes_per_block=1 * KIB,  # [4]
-    barriers_per_sm=64,  # [3]
-    max_shared_bytes_per_block=227 * KIB,  # [4]
-    max_blocks_per_cluster=8,  # [4]
-    lsu_instructions_per_clk=1.0,  # [12]
     l2_bytes=126 * MIB,  # [11]
-    l2_partitions=2,  # [12]
-    l2_bytes_per_clk_per_sm=48,  # [12]
     dram_bytes=180 * 10**9,  # [1]
     dram_gb_per_s=8000,  # [1]
     l2_latency_clk=270,  # [12]
-    dram_latency_clk=700,  # [12]
 )
 
 RTX_5090 = replace(

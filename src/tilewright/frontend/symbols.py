@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import numbers
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +39,15 @@ def place_of(path: str, line: int) -> str:
     return f"{Path(path).name}:{line}" + (f": {text}" if text else "")
 
 
+def _of_two(operation: Operation, *, swapped: bool = False) -> Callable[[Symbol, Any], Symbol]:
+    """The method of an operator of Python. swapped: the other operand comes first."""
+
+    def method(self: Symbol, other: Any) -> Symbol:
+        return combined(operation, *((other, self) if swapped else (self, other)))
+
+    return method
+
+
 class Symbol:
     """A number, or a truth, of each element of the result, of which an expression is made.
 
@@ -57,29 +67,15 @@ class Symbol:
                 hint="compute a part of it apart, and pass it as an operand.",
             )
 
-    def __add__(self, other: Any) -> Symbol:
-        return combined(Operation.PLUS, self, other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return combined(Operation.PLUS, other, self)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return combined(Operation.MINUS, self, other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return combined(Operation.MINUS, other, self)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return combined(Operation.TIMES, self, other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return combined(Operation.TIMES, other, self)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return combined(Operation.OVER, self, other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return combined(Operation.OVER, other, self)
+    __add__, __radd__ = _of_two(Operation.PLUS), _of_two(Operation.PLUS, swapped=True)
+    __sub__, __rsub__ = _of_two(Operation.MINUS), _of_two(Operation.MINUS, swapped=True)
+    __mul__, __rmul__ = _of_two(Operation.TIMES), _of_two(Operation.TIMES, swapped=True)
+    __truediv__, __rtruediv__ = _of_two(Operation.OVER), _of_two(Operation.OVER, swapped=True)
+    __lt__, __gt__ = _of_two(Operation.LESS), _of_two(Operation.LESS, swapped=True)
+    __le__, __ge__ = _of_two(Operation.AT_MOST), _of_two(Operation.AT_MOST, swapped=True)
+    __eq__, __ne__ = _of_two(Operation.EQUAL), _of_two(Operation.UNEQUAL)  # type: ignore[assignment]
+    __and__, __or__ = _of_two(Operation.BOTH), _of_two(Operation.EITHER)
+    minimum, maximum = _of_two(Operation.MINIMUM), _of_two(Operation.MAXIMUM)
 
     def __pow__(self, exponent: Any) -> Symbol:
         return _power(self, exponent)
@@ -92,38 +88,6 @@ class Symbol:
 
     def __abs__(self) -> Symbol:
         return applied(Elementary.ABSOLUTE, self)
-
-    def __lt__(self, other: Any) -> Symbol:
-        return combined(Operation.LESS, self, other)
-
-    def __le__(self, other: Any) -> Symbol:
-        return combined(Operation.AT_MOST, self, other)
-
-    def __gt__(self, other: Any) -> Symbol:
-        return combined(Operation.LESS, other, self)
-
-    def __ge__(self, other: Any) -> Symbol:
-        return combined(Operation.AT_MOST, other, self)
-
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
-        return combined(Operation.EQUAL, self, other)
-
-    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
-        return combined(Operation.UNEQUAL, self, other)
-
-    def __and__(self, other: Any) -> Symbol:
-        return combined(Operation.BOTH, self, other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return combined(Operation.EITHER, self, other)
-
-    def minimum(self, other: Any) -> Symbol:
-        """The smaller of two; NaN where one is."""
-        return combined(Operation.MINIMUM, self, other)
-
-    def maximum(self, other: Any) -> Symbol:
-        """The larger of two; NaN where one is."""
-        return combined(Operation.MAXIMUM, self, other)
 
     def __bool__(self) -> bool:
         raise refused(

@@ -190,8 +190,8 @@ def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *wor
 
 def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
     """A result without elements, or the error that the call would raise."""
-    first, second, *added = (None if x is None else seen(x, tight=True) for x in (a, b, c, bias))
-    views = Views(first, second, None, *added)
+    of_c, of_bias = (None if x is None else seen(x, tight=True) for x in (c, bias))
+    views = Views(seen(a, tight=True), seen(b, tight=True), None, of_c, of_bias)
     product, dtype = checked(views, _options(c, *words))
     return a.new_empty(product.shape, dtype=LIBRARY.to_torch[dtype])
 

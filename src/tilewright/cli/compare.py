@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -66,19 +67,10 @@ def pairs(a: str, b: str) -> list[Pair]:
     left, right = a.splitlines(), b.splitlines()
     found: list[Pair] = []
     for change, i1, i2, j1, j2 in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        for step in range(max(i2 - i1, j2 - j1)):
-            i, j = i1 + step, j1 + step
-            has_a, has_b = i < i2, j < j2
-            kind = "same" if change == "equal" else "changed" if has_a and has_b else "only-a" if has_a else "only-b"
-            found.append(
-                Pair(
-                    kind,
-                    i + 1 if has_a else None,
-                    left[i] if has_a else "",
-                    j + 1 if has_b else None,
-                    right[j] if has_b else "",
-                )
-            )
+        for i, j in zip_longest(range(i1, i2), range(j1, j2)):
+            kind = "only-b" if i is None else "only-a" if j is None else "same" if change == "equal" else "changed"
+            of_a, of_b = (None, "") if i is None else (i + 1, left[i]), (None, "") if j is None else (j + 1, right[j])
+            found.append(Pair(kind, *of_a, *of_b))
     return found
 
 

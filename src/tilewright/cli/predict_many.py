@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -76,12 +75,8 @@ _BAR_COLUMNS = 32
 _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?::(?P<step>\d+))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One prediction of a table. what: the size or the GPU."""
-
-    what: str
-    predicted: Prediction
+Line = tuple[str, Prediction]
+"""One prediction of a table: what it is of, a size or a GPU."""
 
 
 def parse_sweep(text: str) -> list[int]:
@@ -124,7 +119,7 @@ def sweep(
     if as_json:
         output.print_json([{"size": size, **_plain(one)} for size, one in found])
         return 0
-    _print(title, "size", [Line(f"{size}", one) for size, one in found])
+    _print(title, "size", [(f"{size}", one) for size, one in found])
     if page is not None:
         output.note(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
     return 0
@@ -138,15 +133,15 @@ def all_devices(subject: Subject, as_json: bool) -> int:
         for at, spec in enumerate(DEVICES):
             step(f"predicting for {spec.name}", at, len(DEVICES))
             try:
-                lines.append(Line(spec.name, subject.predict(spec)))
+                lines.append((spec.name, subject.predict(spec)))
             except CompilerMissing:
                 raise
             except (LaunchError, CompileError) as error:
                 unable.setdefault(_reason(error, spec), []).append(spec.name)
-    lines.sort(key=lambda line: -line.predicted.tflops)
+    lines.sort(key=lambda line: -line[1].tflops)
     if as_json:
         problems = [{"device": name, "problem": reason} for reason, names in unable.items() for name in names]
-        output.print_json([*({**_plain(line.predicted), "device": line.what} for line in lines), *problems])
+        output.print_json([*({**_plain(one), "device": name} for name, one in lines), *problems])
         return 0 if lines else 1
     sizes = " x ".join(map(str, subject.sizes))
     title = f"{subject.title}, {subject.formats}, {sizes}: predicted at the clocks of the data sheets, not measured"
@@ -172,20 +167,17 @@ def _print(title: str, what: str, lines: Sequence[Line]) -> None:
     console = output.out()
     output.paragraph(console, title, style="bold")
     console.print()
-    most = max((line.predicted.tflops for line in lines), default=1.0)
-
-    def bar(line: Line) -> Text:
-        return Text("█" * max(1, round(_BAR_COLUMNS * line.predicted.tflops / most)), "cyan")
-
-    def interval(line: Line) -> str:
-        return f"{line.predicted.tflops_low:.3g} to {line.predicted.tflops_high:.3g}"
-
+    most = max((one.tflops for _, one in lines), default=1.0)
     columns: tuple[Column[Line], ...] = (
-        Column(what, lambda line: line.what, 99, justify_left=True),
-        Column("time", lambda line: format_seconds(line.predicted.seconds), 97),
-        Column("TFLOP/s", lambda line: f"{line.predicted.tflops:.3g}", 98),
-        Column("interval", interval, 10),
-        Column("", bar, 50, justify_left=True),
-        Column("limited by", lambda line: line.predicted.binding.name, 90, justify_left=True),
+        Column(what, lambda line: line[0], 99, justify_left=True),
+        Column("time", lambda line: format_seconds(line[1].seconds), 97),
+        Column("TFLOP/s", lambda line: f"{line[1].tflops:.3g}", 98),
+        Column("interval", lambda line: f"{line[1].tflops_low:.3g} to {line[1].tflops_high:.3g}", 10),
+        Column("", lambda line: _bar(line[1].tflops / most), 50, justify_left=True),
+        Column("limited by", lambda line: line[1].binding.name, 90, justify_left=True),
     )
     console.print(fitting_table(console, columns, lines))
+
+
+def _bar(share: float) -> Text:
+    return Text("█" * max(1, round(_BAR_COLUMNS * share)), "cyan")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
+from tilewright.frontend.remembered import Remembered
 from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, TraceError, is_seed, place_of, symbol_of
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import LARGEST_FACTOR
@@ -107,14 +108,11 @@ def factor_name(name: str) -> str:
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
-_KNOWN: dict[Any, Traced] = {}
+_KNOWN: Remembered[Traced] = Remembered()
 """By the function, and the names of its arrays and scalars."""
 
-_ALIKE: dict[Any, Traced] = {}
+_ALIKE: Remembered[Traced] = Remembered()
 """By what is computed."""
-
-_MOST = 1024
-"""Functions that are remembered: a program that makes them anew in a loop must not fill the memory with them."""
 
 
 def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tuple[float, ...], tuple[Any, ...]]:
@@ -136,10 +134,7 @@ def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tupl
         key, traced = None, None
     if traced is None:
         traced = _trace(function, [name for name in given if name not in scalars], scalars)
-        if key is not None:
-            if len(_KNOWN) >= _MOST:
-                _KNOWN.clear()
-            _KNOWN[key] = traced
+        _KNOWN.keep(key, traced)
     for name in traced.seeds:
         if not is_seed(float(given[name])):
             raise ProblemError(
@@ -257,10 +252,12 @@ def traced_of(
     read = dict.fromkeys(leaf.operand.name for leaf in leaves if isinstance(leaf, Element))
     factors = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, Factor))
     names = tuple(name.removesuffix(_OPERAND) for name in read)
-    found = Traced(value, names, tuple(name.removesuffix(_NUMBER) for name in factors), function, second, others, keys)
-    if len(_ALIKE) >= _MOST:
-        _ALIKE.clear()
-    return _ALIKE.setdefault((value, second, others, keys), found)
+    found = _ALIKE.get((value, second, others, keys))
+    if found is None:
+        scalars = tuple(name.removesuffix(_NUMBER) for name in factors)
+        found = Traced(value, names, scalars, function, second, others, keys)
+        _ALIKE.keep((value, second, others, keys), found)
+    return found
 
 
 def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:

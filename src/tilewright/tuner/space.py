@@ -8,10 +8,9 @@ is legal is decided where it always is: by the laws of families and schedules, t
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 
 from tilewright.device.spec import DeviceSpec
@@ -99,8 +98,7 @@ class Space:
         self.ranked = tuple(first.values())
         self.candidates = tuple(one.config for one in self.ranked)
         self._known = frozenset(self.candidates)
-        self._reasons: dict[PlanConfig, tuple[str, ...]] = {}
-        self._lock = threading.Lock()
+        self._reasons = cache(self._looked)
         self._papers = lru_cache(_PAPERS_KEPT)(self._written)
 
     def __contains__(self, config: PlanConfig) -> bool:
@@ -121,13 +119,7 @@ class Space:
 
     def reasons(self, config: PlanConfig) -> tuple[str, ...]:
         """Every reason why a candidate cannot be used; empty if it can."""
-        with self._lock:
-            known = self._reasons.get(config)
-        if known is None:
-            known = self._looked(config)
-            with self._lock:
-                self._reasons[config] = known
-        return known
+        return self._reasons(config)
 
     def is_legal(self, config: PlanConfig) -> bool:
         return not self.reasons(config)

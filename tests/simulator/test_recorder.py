@@ -22,8 +22,8 @@ from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.simulator import simulate
 from tilewright.simulator.context import Context
+from tilewright.simulator.control import ObservedInstruction, ObservedOperation
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.observed import ObservedInstruction, ObservedOperation
 from tilewright.simulator.recorder import Recording, faults, record
 from tilewright.simulator.recorder.cells import runs_of
 from tilewright.simulator.recorder.recorder import Recorder

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
+
+BLOCK_BARRIER = "__syncthreads"
+"""What journals and recordings call it."""
 
 
 class BlockBarriers:
@@ -30,22 +30,12 @@ class BlockBarriers:
         self.rounds[opened] += 1
         return opened
 
+    def over(self, keys: Array, wanted: Array) -> Array:
+        over: Array = self.rounds[keys] >= wanted
+        return over
 
-@dataclass(slots=True)
-class BarrierWait:
-    """Warps that have arrived and wait for the rest of their blocks. rounds: the opening each waits for."""
+    def name(self, key: int) -> str:
+        return BLOCK_BARRIER
 
-    site: Site
-    barriers: BlockBarriers
-    slots: Array
-    rounds: Array
-
-    def ready(self) -> Array:
-        ready: Array = self.barriers.rounds[self.slots] >= self.rounds
-        return ready
-
-    def select(self, keep: Array) -> BarrierWait:
-        return BarrierWait(self.site, self.barriers, self.slots[keep], self.rounds[keep])
-
-    def describe(self) -> str:
+    def text(self, key: int, wanted: int) -> str:
         return "the barrier"

@@ -6,32 +6,178 @@ arrays; where they disagree the convoy splits, and each part goes on alone with 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.simulator.asynchronous.queue import Products
-from tilewright.simulator.copies import Copies
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Lanes, Mask, Warps
 
 
-class Wait(Protocol):
-    """What a convoy waits for: a barrier, a phase of an mbarrier, the other warps of a warpgroup."""
+@dataclass(slots=True)
+class Product:
+    """One statement as the warps of a convoy started it; arrays have an entry for each warp.
+
+    number: of the wgmma that each warp has started, from 0. group: which each warp's belongs to. a, b: byte addresses;
+    of A in registers, its first register. fresh: whether the sum begins anew. registers, first: the sum. operation: who
+    carries it out.
+    """
 
     site: Site
+    operation: object
+    registers: int
+    first: int
+    count: int
+    number: Array
+    group: Array
+    a: Array
+    b: Array
+    fresh: Array
+
+    def part(self, keep: Array) -> Product:
+        arrays = (array[keep] for array in (self.number, self.group, self.a, self.b, self.fresh))
+        return Product(self.site, self.operation, self.registers, self.first, self.count, *arrays)
+
+
+class Products:
+    """What the warps of one convoy have under way, in order. started, groups: of each warp so far, (warps,)."""
+
+    __slots__ = ("groups", "started", "under_way")
+
+    def __init__(self, warps: int) -> None:
+        self.started: Array = np.zeros(warps, np.int64)
+        self.groups: Array = np.zeros(warps, np.int64)
+        self.under_way: list[Product] = []
+
+    def due(self, pending: int) -> list[Product]:
+        """The wgmma of all but the youngest `pending` groups; all warps of a convoy have the same ones."""
+        due = [product for product in self.under_way if (product.group < self.groups - pending).all()]
+        self.under_way = self.under_way[len(due) :]
+        return due
+
+    def select(self, keep: Array) -> Products:
+        chosen = Products(0)
+        chosen.started, chosen.groups = self.started[keep], self.groups[keep]
+        chosen.under_way = [product.part(keep) for product in self.under_way]
+        return chosen
+
+
+@dataclass(slots=True)
+class InFlight:
+    """What some lanes copy to shared memory; arrays have one entry (one column) for each of them.
+
+    lanes: their positions in the convoy. group: the group that each lane's copy belongs to. element: the first that
+    is written, counted through all copies of the buffer. rows: what is written, (width, lanes).
+    """
+
+    site: Site
+    buffer: str
+    lanes: Array
+    group: Array
+    element: Array
+    rows: Array
+
+    def part(self, chosen: Array) -> InFlight:
+        """The lanes where `chosen` is true."""
+        return InFlight(
+            self.site,
+            self.buffer,
+            self.lanes[chosen],
+            self.group[chosen],
+            self.element[chosen],
+            self.rows[:, chosen],
+        )
+
+
+class Copies:
+    """The copies that the lanes of one convoy have under way. groups: committed so far by each lane, (lanes,)."""
+
+    __slots__ = ("groups", "under_way")
+
+    def __init__(self, lanes: int) -> None:
+        self.groups: Array = np.zeros(lanes, np.int64)
+        self.under_way: list[InFlight] = []
+
+    def start(self, site: Site, buffer: str, lanes: Array, element: Array, rows: Array) -> None:
+        """Lanes start a copy; it will belong to the group that each of them commits next."""
+        self.under_way.append(InFlight(site, buffer, lanes, self.groups[lanes], element, rows))
+
+    def commit(self, active: Array | None) -> None:
+        """The lanes in `active` (None: all) close their group."""
+        self.groups += 1 if active is None else active
+
+    def landed(self, pending: int, active: Array | None) -> list[InFlight]:
+        """What has arrived when the lanes in `active` have waited until `pending` of their groups are left."""
+        due: list[InFlight] = []
+        left: list[InFlight] = []
+        for copy in self.under_way:
+            arrives = copy.group < self.groups[copy.lanes] - pending
+            if active is not None:
+                arrives &= active[copy.lanes]
+            if arrives.all():
+                due.append(copy)
+            elif not arrives.any():
+                left.append(copy)
+            else:
+                due.append(copy.part(arrives))
+                left.append(copy.part(~arrives))
+        self.under_way = left
+        return due
+
+    def select(self, keep: Array) -> Copies:
+        """Those of the lanes where `keep`, (lanes,) bool, is true."""
+        chosen = Copies(0)
+        chosen.groups = self.groups[keep]
+        position = np.cumsum(keep) - 1
+        for copy in self.under_way:
+            part = copy.part(keep[copy.lanes])
+            part.lanes = position[part.lanes]
+            chosen.under_way.append(part)
+        return chosen
+
+
+class Awaited(Protocol):
+    """What warps wait for, each by a number: barriers, mbarriers, flags, the other warps of a warpgroup."""
+
+    def over(self, keys: Array, wanted: Array) -> Array:
+        """Which of these waits are over, (warps,) bool. wanted: the opening, parity or value that ends each."""
+
+    def name(self, key: int) -> str:
+        """What one of them is called."""
+
+    def text(self, key: int, wanted: int) -> str:
+        """What is waited for, in words."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """Warps that wait. keys, wanted: for what each of them does, (warps,)."""
+
+    site: Site
+    thing: Awaited
+    keys: Array
+    wanted: Array
 
     def ready(self) -> Array:
         """(warps,) bool: which warps may go on."""
+        return self.thing.over(self.keys, self.wanted)
 
     def select(self, keep: Array) -> Wait:
         """The wait of the warps where `keep` is true."""
+        return Wait(self.site, self.thing, self.keys[keep], self.wanted[keep])
+
+    @property
+    def name(self) -> str:
+        """Of what the first warp waits for."""
+        return self.thing.name(int(self.keys[0]))
 
     def describe(self) -> str:
-        """What is waited for, in words."""
+        """What the first warp waits for, in words."""
+        return self.thing.text(int(self.keys[0]), int(self.wanted[0]))
 
 
 class Convoy:
@@ -40,7 +186,7 @@ class Convoy:
     slots: values of the loop variables, the same in every lane. mask: lanes that take part now, None for all.
     pc: next instruction of the program. frames: what to restore at the end of each open branch. memo: lane values
     known so far, a dictionary for each cell of the program. copies: asynchronous ones under way. products: the wgmma
-    under way under way; None until there is one.
+    under way; None until there is one.
     """
 
     __slots__ = ("copies", "frames", "mask", "memo", "pc", "products", "registers", "slots", "wait", "warps")

@@ -442,3 +442,24 @@ def _conjunction(a: Predicate, b: Predicate) -> Predicate:
         return first if second is True else second
 
     return decide
+
+
+Loops = tuple[tuple[str, int], ...]
+"""The enclosing loops, outermost first: name and slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What is visible at a statement. loops: around it."""
+
+    scope: Scope
+    loops: Loops = ()
+
+    def with_name(self, name: str, value: Expr) -> Names:
+        return replace(self, scope=self.scope.with_name(name, value))
+
+    def with_registers(self, name: str, number: int) -> Names:
+        return replace(self, scope=self.scope.with_registers(name, number))
+
+    def with_loop(self, name: str, slot: int) -> Names:
+        return Names(self.scope.with_name(name, slot_var(slot)), (*self.loops, (name, slot)))

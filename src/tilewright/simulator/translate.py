@@ -44,7 +44,6 @@ from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
 from tilewright.problem.weight_codes import FRAGMENT_CODES, unpacked_exponent
 from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, UnpackCodesOp, assign_op, copy_ops
-from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import TELLING, WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
 from tilewright.simulator.collective import (
@@ -71,10 +70,13 @@ from tilewright.simulator.control import (
     Operation,
     Straight,
     Telling,
+    observed,
+    observed_step,
 )
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import (
     Cells,
+    Names,
     Place,
     Predicate,
     Scope,
@@ -86,10 +88,8 @@ from tilewright.simulator.index import (
     uniform,
 )
 from tilewright.simulator.launch import odd
-from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
-from tilewright.simulator.names import Names
+from tilewright.simulator.moves import AsyncCopyOp, CommitOp, LoadOp, MemorySide, StoreOp, WaitOp
 from tilewright.simulator.naturals import NaturalCheck, divided, natural_checks
-from tilewright.simulator.observed import observed, observed_step
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,

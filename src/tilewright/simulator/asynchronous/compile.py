@@ -11,7 +11,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.wgmma import numbered_by_ptx
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
-from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
+from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, StoreAsyncOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
 from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
 from tilewright.simulator.asynchronous.flag_ops import SignalFlagOp, WaitFlagStep
 from tilewright.simulator.asynchronous.lanes import SharedPlace
@@ -31,7 +31,6 @@ from tilewright.simulator.asynchronous.product_ops import (
     WgmmaStep,
     WgmmaWaitStep,
 )
-from tilewright.simulator.asynchronous.store_async_ops import StoreAsyncOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import Instruction
 from tilewright.simulator.convoy import Convoy

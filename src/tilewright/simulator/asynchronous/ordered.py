@@ -17,12 +17,10 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.copies import InFlight
+from tilewright.simulator.convoy import Convoy, InFlight
 from tilewright.simulator.events import Access
 from tilewright.simulator.findings import Finding, Findings, Kind, Where, numbers_text
-from tilewright.simulator.races import Races, _bits
-from tilewright.simulator.shadow import Owners, Shadow, Touch
+from tilewright.simulator.races import Owners, Races, Shadow, Touch, _bits
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 

@@ -15,10 +15,9 @@ from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.descriptor import Found, Reader
 from tilewright.simulator.asynchronous.lanes import UnitOp
 from tilewright.simulator.asynchronous.ordered import UnitAccess
-from tilewright.simulator.asynchronous.queue import Product, Products
 from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
 from tilewright.simulator.collective import check_whole_warps
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, Product, Products, Wait
 from tilewright.simulator.findings import Finding, Kind, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
@@ -419,38 +418,29 @@ class WgmmaCommitOp(UnitOp):
 
 
 @dataclass(slots=True)
-class WgmmaPending:
-    """Warps that wait until the other warps of their warpgroups have started what they wait for."""
-
-    site: Site
-    units: Units
-    rows: Array
-    groups: Array
-
-    def ready(self) -> Array:
-        others = self.rows[:, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
-        ready: Array = self.units.committed[others].min(axis=1) >= self.groups
-        return ready
-
-    def select(self, keep: Array) -> WgmmaPending:
-        return WgmmaPending(self.site, self.units, self.rows[keep], self.groups[keep])
-
-    def describe(self) -> str:
-        return "wgmma that the other warps of its warpgroup have not started"
-
-
-@dataclass(slots=True)
 class WgmmaWaitStep(UnitOp):
     """The instruction: the wgmma of all but the youngest `pending` groups are carried out."""
 
     pending: int
 
-    def _others(self, convoy: Convoy) -> WgmmaPending | None:
+    def over(self, keys: Array, wanted: Array) -> Array:
+        """Whether all warps of the warpgroups of these have committed so many groups."""
+        others = keys[:, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
+        over: Array = self.units.committed[others].min(axis=1) >= wanted
+        return over
+
+    def name(self, key: int) -> str:
+        return "wgmma that the other warps of its warpgroup have not started"
+
+    def text(self, key: int, wanted: int) -> str:
+        return self.name(key)
+
+    def _others(self, convoy: Convoy) -> Wait | None:
         """The wait for the other warps of the warpgroups; None where they are not complete."""
         if convoy.warps.batch.warps_per_block % GROUP_WARPS:
             return None
         complete = np.maximum(products_of(convoy).groups - self.pending, 0)
-        return WgmmaPending(self.site, self.units, self.units.clocks.row(convoy.warps), complete)
+        return Wait(self.site, self, self.units.clocks.row(convoy.warps), complete)
 
     def ready(self, convoy: Convoy) -> bool:
         wait = self._others(convoy)

@@ -15,11 +15,11 @@ from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
 from tilewright.simulator.asynchronous.flags import Flags
 from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
-from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
+from tilewright.simulator.asynchronous.meetings import CLUSTER, NAMED, NAMED_BARRIER, Meetings
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.phases import BarrierNames, Complain, Phases
 from tilewright.simulator.asynchronous.previous import PreviousGrid, Waiting, early_access
-from tilewright.simulator.convoy import Convoy, Wait
+from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.sites import Site
@@ -73,8 +73,8 @@ class Units:
         if self.races is not None:
             self.races.clocks = self.clocks
         self.phases = Phases(self.names, batch.blocks, self.clocks)
-        self.named = Meetings(batch.blocks * NAMED, self.clocks)
-        self.clusters = Meetings(batch.blocks, self.clocks)
+        self.named = Meetings(batch.blocks * NAMED, self.clocks, NAMED_BARRIER)
+        self.clusters = Meetings(batch.blocks, self.clocks, CLUSTER)
         self.clusters.asked[:] = batch.warps_per_block * self.kernel.cluster
         self.flights: list[Flight] = []
         self.landed: dict[int, tuple[int, Flight]] = {}
@@ -131,7 +131,8 @@ class Units:
         """No warp can go on: lands the boxes for whose barriers some warp waits. Whether there were any."""
         wanted: set[int] = set()
         for convoy in waiting:
-            wanted.update(wanted_keys(convoy.wait))
+            if convoy.wait is not None and convoy.wait.thing is self.phases:
+                wanted.update(convoy.wait.keys.tolist())
         if not wanted or not self.flights:
             return False
         keys = np.array(sorted(wanted))
@@ -320,12 +321,6 @@ class Units:
                 f"A block may end before another block of its cluster arrives at {self.phases.name(key)}.",
                 "wait for the last phase, or let the cluster meet at a barrier before the end.",
             )
-
-
-def wanted_keys(wait: Wait | None) -> list[int]:
-    """The mbarriers that a wait is for."""
-    keys = getattr(wait, "wanted", None)
-    return [] if keys is None else np.unique(keys).tolist()
 
 
 def place_of(site: Site, convoy: Convoy, warp: int, lanes: tuple[int, ...] = ()) -> Where:

@@ -8,8 +8,9 @@ from tilewright.ir.async_stmt import ArriveBarrier, ExpectBytes, TmaLoad
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import walk
+from tilewright.simulator.barriers import BLOCK_BARRIER
 from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
-from tilewright.simulator.recorder.recorder import BLOCK_BARRIER, Recorder, Seen
+from tilewright.simulator.recorder.recorder import Recorder, Seen
 from tilewright.simulator.recorder.recording import Fault, Moment, Picture, Stall
 
 

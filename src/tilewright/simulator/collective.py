@@ -16,8 +16,8 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.holding import Holding, as_matrices, holding_of, put
+from tilewright.simulator.findings import Kind
+from tilewright.simulator.holding import Holding, as_matrices, holding_of
 from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
@@ -43,13 +43,11 @@ def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
     if mask is None or not mask.parted.any():
         return
     context.findings.report(
-        Finding(
-            Kind.PARTED_WARP,
-            "An instruction of the whole warp is reached by a part of it.",
-            where(site, convoy, (mask.rows & mask.parted[:, None]).reshape(-1)),
-            note="what the hardware then does is undefined.",
-            hint="move the instruction out of the branch, and use blocks of whole warps.",
-        )
+        Kind.PARTED_WARP,
+        "An instruction of the whole warp is reached by a part of it.",
+        where(site, convoy, (mask.rows & mask.parted[:, None]).reshape(-1)),
+        note="what the hardware then does is undefined.",
+        hint="move the instruction out of the branch, and use blocks of whole warps.",
     )
 
 
@@ -92,12 +90,10 @@ class LoadMatricesOp:
         source, dtype = self.source, self.source.buffer.dtype
         check_whole_warps(source.site, self.context, convoy)
         pattern, offset = source.reach(convoy, also=convoy.warps.first_lanes(MATRIX_ROWS * self.count))
-        target = self.target.of(convoy)
         access = source.tell(convoy, pattern, offset, matrices=self.count)
         tiles = _rows_of_matrices(dtype.bytes).tiles(source.fetch(convoy, access))
         held = matrices_in_registers(dtype.bytes, self.count, self.transposed).registers(tiles)
-        put(target, self.context.arithmetic.decode(held, dtype), None if convoy.mask is None else convoy.mask.lanes)
-        self.target.mark(convoy)
+        self.target.put(convoy, self.context.arithmetic.decode(held, dtype))
 
 
 @dataclass(slots=True)
@@ -139,8 +135,7 @@ class MultiplyTilesOp:
         a, b, c = (as_matrices(holding_of(fragment).tiles(view.read(convoy)), fragment) for fragment, view in pairs)
         total: Array = self.context.arithmetic.multiply_tiles(instruction, a, b, c)
         held = holding_of(instruction.c).registers(total.reshape(len(total), -1))
-        put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
-        self.d.mark(convoy)
+        self.d.put(convoy, held)
         self.context.tell_computed(self.site, convoy, multiply_opcodes(instruction))
 
 
@@ -167,9 +162,7 @@ class QuadTransposeOp:
     def __call__(self, convoy: Convoy) -> None:
         check_whole_warps(self.site, self.context, convoy)
         squares = _squares(self.element_bytes, False).tiles(self.place.read(convoy))
-        held = _squares(self.element_bytes, True).registers(squares)
-        put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
-        self.place.mark(convoy)
+        self.place.put(convoy, _squares(self.element_bytes, True).registers(squares))
         self.context.tell_computed(self.site, convoy, TRANSPOSE_QUAD)
 
 
@@ -189,8 +182,7 @@ class ShuffleAddOp:
         total = self.context.arithmetic.binary(self.stmt.op, held, other, self.stmt.place.buffer.dtype)
         if self.stmt.up:
             total = np.where(lanes % WARP_THREADS < apart, held, total)
-        put(self.place.of(convoy), total, None if convoy.mask is None else convoy.mask.lanes)
-        self.place.mark(convoy)
+        self.place.put(convoy, total)
         self.context.tell_computed(self.site, convoy, shuffle_opcodes(self.stmt))
 
 

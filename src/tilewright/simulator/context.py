@@ -86,51 +86,43 @@ class Context:
             if first < high and low < end:
                 name = registers.buffer.name
                 self.findings.report(
-                    Finding(
-                        Kind.IN_FLIGHT,
-                        f"Registers of {name} are touched while a wgmma uses them.",
-                        where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                        name,
-                        max(first, low),
-                        where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                        hint="wait for the wgmma group first (WgmmaWait).",
-                    )
+                    Kind.IN_FLIGHT,
+                    f"Registers of {name} are touched while a wgmma uses them.",
+                    where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                    name,
+                    max(first, low),
+                    where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                    hint="wait for the wgmma group first (WgmmaWait).",
                 )
                 return
 
     def overflow(self, site: Site, convoy: Convoy, beyond: Array) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""
         self.findings.stop(
-            Finding(
-                Kind.OVERFLOW,
-                "A 32-bit index exceeds 2147483647.",
-                where(site, convoy, beyond),
-                note="the GPU would wrap around and touch another element.",
-                hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",
-            )
+            Kind.OVERFLOW,
+            "A 32-bit index exceeds 2147483647.",
+            where(site, convoy, beyond),
+            note="the GPU would wrap around and touch another element.",
+            hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",
         )
 
     def unwritten_register(self, site: Site, convoy: Convoy, name: str, element: int, lanes: Array) -> None:
         self.findings.report(
-            Finding(
-                Kind.UNWRITTEN,
-                f"Register {name}[{element}] is read before it is written.",
-                where(site, convoy, lanes),
-                name,
-                element,
-                hint="write it on every path that leads here, in every lane.",
-            )
+            Kind.UNWRITTEN,
+            f"Register {name}[{element}] is read before it is written.",
+            where(site, convoy, lanes),
+            name,
+            element,
+            hint="write it on every path that leads here, in every lane.",
         )
 
     def register_out_of_bounds(self, site: Site, convoy: Convoy, name: str, element: int, elements: int) -> None:
         self.findings.stop(
-            Finding(
-                Kind.OUT_OF_BOUNDS,
-                f"Register array {name} has {elements} elements; element {element} is accessed.",
-                where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                name,
-                element,
-            )
+            Kind.OUT_OF_BOUNDS,
+            f"Register array {name} has {elements} elements; element {element} is accessed.",
+            where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+            name,
+            element,
         )
 
 

@@ -21,7 +21,7 @@ from tilewright.simulator.barriers import BLOCK_BARRIER
 from tilewright.simulator.context import Context, Observer, where
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.events import Branch, Iterations, Meeting
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
 from tilewright.simulator.sites import Site
@@ -348,13 +348,11 @@ def _report_divergent(site: Site, context: Context, convoy: Convoy) -> bool:
         return False
     here = convoy.mask.rows & partial[:, None]
     context.findings.report(
-        Finding(
-            Kind.DIVERGENT_BARRIER,
-            "A barrier is reached by a part of a warp.",
-            where(site, convoy, here.reshape(-1)),
-            note="every thread of the block must reach the same barrier; lanes left behind make it hang or misfire.",
-            hint="move the barrier out of the branch.",
-        )
+        Kind.DIVERGENT_BARRIER,
+        "A barrier is reached by a part of a warp.",
+        where(site, convoy, here.reshape(-1)),
+        note="every thread of the block must reach the same barrier; lanes left behind make it hang or misfire.",
+        hint="move the barrier out of the branch.",
     )
     return True
 

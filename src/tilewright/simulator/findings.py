@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from tilewright.errors import SimulationError
 
@@ -110,8 +110,19 @@ class Findings:
     order: str = ""
     _found: dict[object, Finding] = field(default_factory=dict)
 
-    def report(self, finding: Finding) -> None:
-        finding = replace(finding, order=self.order)
+    def report(
+        self,
+        kind: Kind,
+        headline: str,
+        where: Where,
+        buffer: str = "",
+        element: int | None = None,
+        earlier: Where | None = None,
+        *,
+        note: str = "",
+        hint: str = "",
+    ) -> None:
+        finding = Finding(kind, headline, where, buffer, element, earlier, note, hint, order=self.order)
         if self.heard is not None:
             self.heard(finding)
         if self.on_finding == "raise" and finding.kind.is_error:
@@ -120,9 +131,9 @@ class Findings:
         known = self._found.get(key)
         self._found[key] = finding if known is None else replace(known, occurrences=known.occurrences + 1)
 
-    def stop(self, finding: Finding) -> NoReturn:
-        """Report what the kernel cannot go on after."""
-        self.report(finding)
+    def stop(self, *finding: Any, **words: str) -> NoReturn:
+        """Report what the kernel cannot go on after, as `report` takes it."""
+        self.report(*finding, **words)
         raise StopSimulation
 
     def all(self) -> tuple[Finding, ...]:

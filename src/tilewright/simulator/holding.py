@@ -6,9 +6,7 @@ is done with the tiles, and tiles become registers again. Each step is one gathe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -16,48 +14,41 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.layout.fragment import Fragment
 
-_KEPT_SIZES = 8
-"""Convoy sizes for which indices are kept; all but a few convoys of a run have the same."""
-
 
 class Holding:
     """Who holds which element of a tile. numbers: of the element, (registers, 32); each element is held once or not."""
 
-    __slots__ = ("_from_tiles", "_to_tiles", "elements", "numbers")
+    __slots__ = ("elements", "numbers")
 
     def __init__(self, numbers: Array, elements: int) -> None:
         self.numbers = np.asarray(numbers, np.int64)
         self.elements = elements
-        self._to_tiles: OrderedDict[int, Array] = OrderedDict()
-        self._from_tiles: OrderedDict[int, Array] = OrderedDict()
 
     def tiles(self, rows: Array) -> Array:
         """Registers, (registers, lanes), as tiles, (warps, elements)."""
-        warps = rows.shape[1] // WARP_THREADS
-        index = _kept(self._to_tiles, warps)
-        if index is None:
-            place = np.zeros(self.elements, np.int64)  # of each element in the registers of warp 0
-            register, lane = np.indices(self.numbers.shape)
-            place[self.numbers] = register * rows.shape[1] + lane
-            index = self._to_tiles[warps] = place + WARP_THREADS * np.arange(warps)[:, None]
-        return np.take(rows, index)
+        return np.take(rows, _tile_places(self, rows.shape[1] // WARP_THREADS))
 
     def registers(self, tiles: Array) -> Array:
         """Tiles, (warps, elements), as registers, (registers, lanes)."""
-        warps = len(tiles)
-        index = _kept(self._from_tiles, warps)
-        if index is None:
-            first = self.elements * np.arange(warps)[:, None]
-            index = (self.numbers[:, None, :] + first).reshape(len(self.numbers), -1)
-            self._from_tiles[warps] = index
-        return np.take(tiles, index)
+        return np.take(tiles, _register_places(self, len(tiles)))
 
 
-def _kept(indices: OrderedDict[int, Array], warps: int) -> Array | None:
-    found = indices.get(warps)
-    if found is None and len(indices) >= _KEPT_SIZES:
-        indices.popitem(last=False)
-    return found
+# All but a few convoys of a run have as many warps.
+@lru_cache
+def _tile_places(held: Holding, warps: int) -> Array:
+    """Where the elements of the tiles of these warps lie in (registers, lanes), flat: (warps, elements)."""
+    place = np.zeros(held.elements, np.int64)  # of each element in the registers of warp 0
+    register, lane = np.indices(held.numbers.shape)
+    place[held.numbers] = register * warps * WARP_THREADS + lane
+    places: Array = place + WARP_THREADS * np.arange(warps)[:, None]
+    return places
+
+
+@lru_cache
+def _register_places(held: Holding, warps: int) -> Array:
+    """Where what registers hold lies in (warps, elements), flat: (registers, lanes)."""
+    first = held.elements * np.arange(warps)[:, None]
+    return (held.numbers[:, None, :] + first).reshape(len(held.numbers), -1)
 
 
 @lru_cache
@@ -76,9 +67,3 @@ def as_matrices(tiles: Array, fragment: Fragment) -> Array:
     """Tiles, (warps, elements), as matrices, (warps, rows, columns)."""
     matrices: Array = tiles.reshape(-1, fragment.rows, fragment.columns)
     return matrices
-
-
-def put(target: Array, rows: Array, lanes: Array | None) -> None:
-    """`rows` into registers; only those of `lanes`, (lanes,) bool, where given."""
-    where: Any = True if lanes is None else lanes
-    np.copyto(target, rows, where=where, casting="same_kind")

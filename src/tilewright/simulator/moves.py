@@ -12,7 +12,7 @@ from tilewright.ir.expr import Op
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Access, Landing
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import I32_HIGH, Place, Predicate, Uniform
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
@@ -81,14 +81,12 @@ class MemorySide:
         element = int(first[int(np.argmax(outside))])
         verb = "written" if self.is_store else "read"
         self.context.findings.report(
-            Finding(
-                Kind.OUT_OF_BOUNDS,
-                f"{self.buffer.name} has {limit} elements; {_elements(element, width)} {verb}.",
-                where(self.site, convoy, outside),
-                self.buffer.name,
-                element,
-                hint="guard the access, or check the index.",
-            )
+            Kind.OUT_OF_BOUNDS,
+            f"{self.buffer.name} has {limit} elements; {_elements(element, width)} {verb}.",
+            where(self.site, convoy, outside),
+            self.buffer.name,
+            element,
+            hint="guard the access, or check the index.",
         )
         kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
         return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
@@ -115,16 +113,14 @@ class MemorySide:
             wrong &= pattern.active.lanes
         lane = int(np.argmax(wrong))
         self.context.findings.report(
-            Finding(
-                Kind.MISALIGNED,
-                f"An access of {self.width * size} bytes to {self.buffer.name} is at byte {int(address[lane])}, "
-                f"not at a multiple of {self.width * size}.",
-                where(self.site, convoy, wrong),
-                self.buffer.name,
-                int(pattern.lanes.values[lane]) + offset,
-                note="the hardware refuses a misaligned vector access.",
-                hint="narrow the access, or pad the leading dimension.",
-            )
+            Kind.MISALIGNED,
+            f"An access of {self.width * size} bytes to {self.buffer.name} is at byte {int(address[lane])}, "
+            f"not at a multiple of {self.width * size}.",
+            where(self.site, convoy, wrong),
+            self.buffer.name,
+            int(pattern.lanes.values[lane]) + offset,
+            note="the hardware refuses a misaligned vector access.",
+            hint="narrow the access, or pad the leading dimension.",
         )
 
     def tell(
@@ -352,14 +348,12 @@ class AsyncCopyOp:
         lane = int(np.argmax(wrong))
         name = self.source.buffer.name
         self.context.findings.report(
-            Finding(
-                Kind.COPY_SIZE,
-                f"A copy of {width} element(s) of {name} is told to read {int(sizes[lane])} of them.",
-                where(self.source.site, convoy, wrong),
-                name,
-                note="the hardware takes the size as it comes: what it would read is not defined.",
-                hint="guard the copy, so that lanes with nothing to read ask for nothing.",
-            )
+            Kind.COPY_SIZE,
+            f"A copy of {width} element(s) of {name} is told to read {int(sizes[lane])} of them.",
+            where(self.source.site, convoy, wrong),
+            name,
+            note="the hardware takes the size as it comes: what it would read is not defined.",
+            hint="guard the copy, so that lanes with nothing to read ask for nothing.",
         )
 
     def _touching(self, convoy: Convoy, pattern: Pattern, offset: int, step: int) -> Pattern | None:

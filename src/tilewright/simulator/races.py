@@ -24,7 +24,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.simulator.convoy import Convoy, InFlight
 from tilewright.simulator.events import Access
-from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.findings import Findings, Kind, Where
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
@@ -315,15 +315,13 @@ class Races:
         element, where = now.where(step, busy)
         name, verb = now.access.buffer.name, "written" if now.access.store else "read"
         self._findings.report(
-            Finding(
-                Kind.RACE,
-                f"Race on {name}[{element}]: {verb} here, while an asynchronous copy to it is under way.",
-                where,
-                name,
-                element,
-                earlier,
-                hint="wait for the group of the copy, then let a barrier order the threads.",
-            )
+            Kind.RACE,
+            f"Race on {name}[{element}]: {verb} here, while an asynchronous copy to it is under way.",
+            where,
+            name,
+            element,
+            earlier,
+            hint="wait for the group of the copy, then let a barrier order the threads.",
         )
 
     def _check_written(self, shadow: Shadow, now: Touch) -> None:
@@ -337,7 +335,7 @@ class Races:
         element, where = now.where(*found)
         name = now.access.buffer.name
         headline = f"{name}[{element}] is read before any thread wrote it."
-        self._findings.report(Finding(Kind.UNWRITTEN, headline, where, name, element))
+        self._findings.report(Kind.UNWRITTEN, headline, where, name, element)
 
     def _check_lanes(self, now: Touch, values: Array) -> None:
         """Lanes of this very store that write one element."""
@@ -394,7 +392,7 @@ class Races:
             who = "another thread" if earlier.block == where.block else "a thread of another block"
             headline = f"Race on {name}[{element}]: {now_verb} here, {verb} by {who}, and nothing orders the two."
             hint = "a barrier between the two lines orders them." if earlier.block == where.block else ""
-        self._findings.report(Finding(kind, headline, where, name, element, earlier, hint=hint))
+        self._findings.report(kind, headline, where, name, element, earlier, hint=hint)
 
     def _place(self, site: Site, thread: int) -> Where:
         """The site as a thread of the grid executes it; what its loops stood at is not kept."""

@@ -69,11 +69,11 @@ class RankRaces(OrderedRaces):
         if is_known:
             headline = f"{buffer}[{element}] is read by TMA, and no fence orders it behind the wait for who wrote it."
             hint = "FenceProxy(Space.GLOBAL) between the wait and the load, by the thread that starts it."
-            self._findings.report(Finding(Kind.UNFENCED, headline, where, buffer, element, earlier, hint=hint))
+            self._findings.report(Kind.UNFENCED, headline, where, buffer, element, earlier, hint=hint)
             return
         headline = f"Race on {buffer}[{element}]: read by TMA here, written from outside, and no wait orders the two."
         hint = "wait for the flag that is set behind the rows (WaitFlag), before the first load of them."
-        self._findings.report(Finding(Kind.RACE, headline, where, buffer, element, earlier, hint=hint))
+        self._findings.report(Kind.RACE, headline, where, buffer, element, earlier, hint=hint)
 
     def engine_touches(
         self, name: str, words: Array, row: int, thread: int, site: Site, *, store: bool
@@ -298,9 +298,7 @@ class _RanksMachine(Machine):
         left = self._engines.waits
         if left:
             where = Where(0, "the end of all launches", (0, 0, 0), 0, ())
-            self._context.findings.stop(
-                Finding(Kind.DEADLOCK, f"Deadlock: {'; '.join(left)}, which nobody does.", where)
-            )
+            self._context.findings.stop(Kind.DEADLOCK, f"Deadlock: {'; '.join(left)}, which nobody does.", where)
 
     # -- as Machine, for the warps of several ranks -------------------------------------------------------------------
 

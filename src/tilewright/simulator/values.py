@@ -98,6 +98,12 @@ class RegisterView:
                 self.context.unwritten_register(self.site, convoy, self.name, *bare)
         return view
 
+    def put(self, convoy: Convoy, values: Value) -> None:
+        """The lanes that take part write all of the view."""
+        where = True if convoy.mask is None else convoy.mask.lanes
+        np.copyto(self.of(convoy), values, where=where, casting="same_kind")
+        self.mark(convoy)
+
     def mark(self, convoy: Convoy) -> None:
         """The lanes that take part have written all of the view."""
         registers = convoy.registers[self.array]

@@ -18,7 +18,7 @@ from tilewright.simulator.asynchronous.phases import MBARRIERS
 from tilewright.simulator.asynchronous.units import place_of
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import TmaCopy
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.findings import Kind, Where
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 from tilewright.simulator.values import RegisterView
@@ -186,7 +186,7 @@ class TmaLoadOp(BarrierOp):
         if wrong.any():
             which = "blocks beyond the" if mask[wrong][0] else "no block of the"
             headline = f"The mask {int(mask[wrong][0]):#b} names {which} cluster of {cluster}."
-            self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes[wrong])))
+            self.context.findings.stop(Kind.BULK_COPY, headline, self.place(convoy, lanes[wrong]))
         return np.nonzero(mask[:, None] >> np.arange(cluster) & 1)  # type: ignore[return-value]
 
     def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:

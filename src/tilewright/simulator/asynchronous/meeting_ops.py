@@ -15,7 +15,7 @@ from tilewright.simulator.asynchronous.units import REGISTER_STEP
 from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.events import Meeting
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 
@@ -65,9 +65,7 @@ class TeamBarrierStep(MeetingStep):
                 else f"A named barrier of {self.threads} threads: only whole warps can meet."
             )
             self.context.findings.stop(
-                Finding(
-                    Kind.DIVERGENT_BARRIER, headline, self.place(convoy, first[outside] if outside.any() else first)
-                )
+                Kind.DIVERGENT_BARRIER, headline, self.place(convoy, first[outside] if outside.any() else first)
             )
         warps = np.full(len(numbers), whole_warps(self.threads))
         return self._meet(convoy, self.units.named, named_keys(convoy.warps, numbers), warps)

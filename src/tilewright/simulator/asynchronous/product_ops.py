@@ -18,7 +18,7 @@ from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
 from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy, Product, Products, Wait
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.findings import Kind, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
 from tilewright.simulator.registers import RegisterArray
@@ -202,7 +202,7 @@ class WgmmaStep(UnitOp):
         per_block = convoy.warps.batch.warps_per_block
         if per_block % GROUP_WARPS:
             headline = f"A block of {per_block} warps has a warpgroup that is not complete."
-            self.context.findings.stop(Finding(Kind.PARTED_WARP, headline, place_of(self.site, convoy, 0)))
+            self.context.findings.stop(Kind.PARTED_WARP, headline, place_of(self.site, convoy, 0))
         groups = rows // GROUP_WARPS
         if _whole_groups(rows):
             same = all(

@@ -32,17 +32,22 @@ class Scope:
     """What is visible at a statement.
 
     names: what each stands for, an expression over slots, cells, constants and built-ins. registers: the number of
-    each register buffer; a buffer declared in an inner body hides one of the same name around it, as in C.
+    each register buffer; a buffer declared in an inner body hides one of the same name around it, as in C. loops: the
+    enclosing ones, outermost first: name and slot.
     """
 
     names: Mapping[str, Expr]
     registers: Mapping[str, int] = field(default_factory=dict)
+    loops: tuple[tuple[str, int], ...] = ()
 
     def with_name(self, name: str, value: Expr) -> Scope:
-        return Scope({**self.names, name: value}, self.registers)
+        return replace(self, names={**self.names, name: value})
 
     def with_registers(self, name: str, number: int) -> Scope:
-        return Scope(self.names, {**self.registers, name: number})
+        return replace(self, registers={**self.registers, name: number})
+
+    def with_loop(self, name: str, slot: int) -> Scope:
+        return replace(self.with_name(name, slot_var(slot)), loops=(*self.loops, (name, slot)))
 
     def number(self, register: str) -> int:
         if register not in self.registers:
@@ -442,24 +447,3 @@ def _conjunction(a: Predicate, b: Predicate) -> Predicate:
         return first if second is True else second
 
     return decide
-
-
-Loops = tuple[tuple[str, int], ...]
-"""The enclosing loops, outermost first: name and slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What is visible at a statement. loops: around it."""
-
-    scope: Scope
-    loops: Loops = ()
-
-    def with_name(self, name: str, value: Expr) -> Names:
-        return replace(self, scope=self.scope.with_name(name, value))
-
-    def with_registers(self, name: str, number: int) -> Names:
-        return replace(self, scope=self.scope.with_registers(name, number))
-
-    def with_loop(self, name: str, slot: int) -> Names:
-        return Names(self.scope.with_name(name, slot_var(slot)), (*self.loops, (name, slot)))

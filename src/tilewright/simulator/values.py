@@ -36,7 +36,7 @@ from tilewright.problem.philox import uniform as philox_uniform
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Predicate, Scope, Uniform, is_uniform, resolve, uniform
+from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, uniform
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 
@@ -210,6 +210,10 @@ class Values:
 
     def operands(self, expr: Fma) -> tuple[Evaluate, Evaluate, Evaluate]:
         return self.value(expr.a), self.value(expr.b), self.value(expr.c)
+
+    def place(self, expr: Expr) -> Place:
+        """An integer of each lane."""
+        return self.cells.place(resolve(expr, self.scope))
 
     def condition(self, expr: Expr) -> Predicate:
         resolved = resolve(expr, self.scope)

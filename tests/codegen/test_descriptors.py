@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tilewright.codegen.descriptors import offset_of
+from tilewright.codegen.async_calls import offset_of
 from tilewright.dtypes import BF16, E4M3, F32, TF32
 from tilewright.ir.async_stmt import SharedMatrix, Wgmma
 from tilewright.ir.expr import Const, Expr, Var

@@ -24,7 +24,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.comparison_page import Side, page_text
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.schedule.diff import diff
+from tilewright.schedule.schedule import diff
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import format_seconds

@@ -9,8 +9,7 @@ import numpy as np
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Route
-from tilewright.kernels.columns import Column
-from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.columns import Column, Law, reasons_against
 from tilewright.kernels.mma_steps import (
     CHUNK_BYTES,
     DEPTH_BYTES,

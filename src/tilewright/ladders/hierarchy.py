@@ -8,7 +8,7 @@ from tilewright.dtypes import F16
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.ladders import worklog
-from tilewright.ladders.claims import (
+from tilewright.ladders.rung import (
     COALESCED_STORES,
     F16_WMMA,
     NINE_EIGHTHS,
@@ -16,10 +16,13 @@ from tilewright.ladders.claims import (
     ONE_BARRIER,
     SCATTERED_STORES,
     TWO_BARRIERS,
+    Claim,
+    Ladder,
     loads,
+    rows_along_k,
+    wide_copies,
+    wide_fragments,
 )
-from tilewright.ladders.edits import rows_along_k, wide_copies, wide_fragments
-from tilewright.ladders.rung import Claim, Ladder
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,

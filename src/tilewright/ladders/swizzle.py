@@ -9,7 +9,8 @@ from typing import Any
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.claims import (
+from tilewright.ladders.hierarchy import one_element_a_thread
+from tilewright.ladders.rung import (
     B_TAKES_EIGHT,
     COALESCED_STORES,
     NO_LOAD_CONFLICTS,
@@ -18,10 +19,9 @@ from tilewright.ladders.claims import (
     TF32_WMMA,
     TWO_BARRIERS,
     TWO_WAVEFRONTS,
+    Ladder,
+    in_vectors,
 )
-from tilewright.ladders.edits import in_vectors
-from tilewright.ladders.hierarchy import one_element_a_thread
-from tilewright.ladders.rung import Ladder
 from tilewright.ladders.worklog import thread_tiles
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern
-from tilewright.ladders.claims import NO_LOAD_CONFLICTS, ONE_BARRIER, TWO_BARRIERS, loads
-from tilewright.ladders.edits import sized, wide_copies
 from tilewright.ladders.hierarchy import one_element_a_thread
-from tilewright.ladders.rung import Claim, Ladder
+from tilewright.ladders.rung import (
+    NO_LOAD_CONFLICTS,
+    ONE_BARRIER,
+    TWO_BARRIERS,
+    Claim,
+    Ladder,
+    loads,
+    sized,
+    wide_copies,
+)
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.ladders import worklog_points as points
-from tilewright.ladders.claims import (
+from tilewright.ladders.rung import (
     B_TAKES_EIGHT,
     COALESCED_STORES,
     NINE_EIGHTHS,
@@ -14,10 +14,13 @@ from tilewright.ladders.claims import (
     ONE_BARRIER,
     SCATTERED_STORES,
     TWO_BARRIERS,
+    Choices,
+    Claim,
+    Ladder,
+    in_vectors,
     loads,
+    sized,
 )
-from tilewright.ladders.edits import in_vectors, sized
-from tilewright.ladders.rung import Choices, Claim, Ladder
 from tilewright.layout.arrangement import Interleaved
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (

@@ -19,9 +19,8 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.work import Problems
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Columns, Deferred
+from tilewright.kernels.columns import Columns, Deferred, legal
 from tilewright.kernels.configuration import row_of
-from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import joined, product, stages_more, with_long_rows
 from tilewright.kernels.tensor_rate import tensor_rate

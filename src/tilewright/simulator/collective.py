@@ -1,4 +1,8 @@
-"""Instructions that the 32 lanes of a warp execute together: matrices loaded from shared memory, tiles multiplied."""
+"""Instructions that the 32 lanes of a warp execute together: matrices loaded from shared memory, tiles multiplied.
+
+Each is simulated in three steps: registers become tiles, one for each warp, something is done with the tiles, and tiles
+become registers again. Each step is one gather over all warps of a convoy.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,68 @@ from tilewright.dtypes import F32, I32, TF32, Array
 from tilewright.ir.expr import Op
 from tilewright.ir.stmt import ShuffleAdd
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES, Fragment
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind
-from tilewright.simulator.holding import Holding, as_matrices, holding_of
 from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
+
+
+class Holding:
+    """Who holds which element of a tile. numbers: of the element, (registers, 32); each element is held once or not."""
+
+    __slots__ = ("elements", "numbers")
+
+    def __init__(self, numbers: Array, elements: int) -> None:
+        self.numbers = np.asarray(numbers, np.int64)
+        self.elements = elements
+
+    def tiles(self, rows: Array) -> Array:
+        """Registers, (registers, lanes), as tiles, (warps, elements)."""
+        return np.take(rows, _tile_places(self, rows.shape[1] // WARP_THREADS))
+
+    def registers(self, tiles: Array) -> Array:
+        """Tiles, (warps, elements), as registers, (registers, lanes)."""
+        return np.take(tiles, _register_places(self, len(tiles)))
+
+
+# All but a few convoys of a run have as many warps.
+@lru_cache
+def _tile_places(held: Holding, warps: int) -> Array:
+    """Where the elements of the tiles of these warps lie in (registers, lanes), flat: (warps, elements)."""
+    place = np.zeros(held.elements, np.int64)  # of each element in the registers of warp 0
+    register, lane = np.indices(held.numbers.shape)
+    place[held.numbers] = register * warps * WARP_THREADS + lane
+    places: Array = place + WARP_THREADS * np.arange(warps)[:, None]
+    return places
+
+
+@lru_cache
+def _register_places(held: Holding, warps: int) -> Array:
+    """Where what registers hold lies in (warps, elements), flat: (registers, lanes)."""
+    first = held.elements * np.arange(warps)[:, None]
+    return (held.numbers[:, None, :] + first).reshape(len(held.numbers), -1)
+
+
+@lru_cache
+def holding_of(fragment: Fragment) -> Holding:
+    """Who holds which element of a matrix, counted row by row.
+
+    >>> from tilewright.layout.fragment import ACCUMULATOR_16X8
+    >>> holding_of(ACCUMULATOR_16X8).numbers[:, 5].tolist()
+    [10, 11, 74, 75]
+    """
+    row, column = fragment.places()
+    return Holding((row * fragment.columns + column).T, fragment.rows * fragment.columns)
+
+
+def as_matrices(tiles: Array, fragment: Fragment) -> Array:
+    """Tiles, (warps, elements), as matrices, (warps, rows, columns)."""
+    matrices: Array = tiles.reshape(-1, fragment.rows, fragment.columns)
+    return matrices
+
 
 TRANSPOSE_QUAD: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """Shuffles of a quad shuffle transpose: in each of two steps, two words to another lane."""

@@ -2,6 +2,15 @@
 
 Each warp is an independent thread of control. As long as warps agree on where to go they travel as one convoy, as
 arrays; where they disagree the convoy splits, and each part goes on alone with registers of its own.
+
+What its threads have under way goes with it. Copies (cp.async) are started by a thread, gathered into groups, and land
+when the thread waits for them. The hardware lands a copy at some moment between its start and the wait for its group.
+Here it is as late as it can be: whoever reads without waiting finds what was there before. What is copied is read at
+the start; a source that is written while the copy is under way is not noticed.
+
+The four warps of a warpgroup start a wgmma together. It reads shared memory at some moment up to the first wait that
+covers it; here as late as it can be. So the tiles are read for the whole warpgroup when its first warp has waited, and
+kept for the others, which may come to their wait later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads and stores: one `Move` of the kernel, executed by all lanes of a convoy at once."""
+"""Loads and stores: one `Move` of the kernel, executed by all lanes of a convoy at once; cp.async, and waits for it."""
 
 from __future__ import annotations
 

@@ -25,11 +25,10 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wmma import WMMA_POINTER_BYTES, WMMA_ROW_BYTES
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, Fragment
 from tilewright.problem.gemm import Order
-from tilewright.simulator.collective import check_whole_warps
+from tilewright.simulator.collective import Holding, check_whole_warps, holding_of
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind
-from tilewright.simulator.holding import Holding, holding_of
 from tilewright.simulator.index import Place, Spread
 from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.values import RegisterView

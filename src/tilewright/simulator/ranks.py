@@ -3,7 +3,8 @@
 Each rank has a launch with memory of its own. Buffers in symmetric memory are seen by all ranks: copy engines push into
 them, and kernels store into those of peers (`Buffer.of_ranks`). Warps of all ranks and copy engines run in any order;
 what orders two accesses of different ranks is a flag of the whole system, and nothing else. A block of rank r is called
-(x, 0, r) in findings.
+(x, 0, r) in findings. Each rank has a race detector of its own; the clocks, and what is known of memory that others
+see, are shared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Boxes from global to shared memory and back, by TMA, started by one thread."""
+"""Boxes from global to shared memory and back, by TMA, started by one thread; and st.async, from registers of a thread
+to shared memory of a block of the cluster.
+
+What st.async stores is there at once, as far as the values go. Who may read it, and from when on, is up to the clocks:
+it is stamped with the phase that counts its bytes, as a box of TMA is.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
 from tilewright.dtypes import BOOL, F32, I32, DType
 from tilewright.errors import FormatError
@@ -20,44 +20,6 @@ from tilewright.problem.functions import Function
 
 if TYPE_CHECKING:
     from tilewright.ir.buffer import Buffer
-
-
-class Op(Enum):
-    """A binary operator: its text in IR and CUDA alike, and its binding strength (higher binds tighter)."""
-
-    ADD = ("+", 9)
-    SUB = ("-", 9)
-    MUL = ("*", 10)
-    DIV = ("/", 10)  # of integers >= 0; cut towards zero, as C does, where one is not
-    MOD = ("%", 10)  # of integers >= 0; with the sign of the dividend, as in C
-    SHL = ("<<", 8)
-    SHR = (">>", 8)
-    AND = ("&", 6)
-    XOR = ("^", 5)
-    LT = ("<", 7.5)
-    LE = ("<=", 7.5)
-    GE = (">=", 7.5)
-    EQ = ("==", 7)
-    NE = ("!=", 7)
-    LAND = ("&&", 3)
-    LOR = ("||", 2)
-    MIN = ("min", 12)
-    MAX = ("max", 12)
-
-    @property
-    def text(self) -> str:
-        return str(self.value[0])
-
-    @property
-    def strength(self) -> float:
-        return float(self.value[1])
-
-    @property
-    def is_comparison(self) -> bool:
-        return self in _COMPARISONS
-
-
-_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
 
 
 def quotient(a: int, b: int) -> int:
@@ -78,26 +40,38 @@ def remainder(a: int, b: int) -> int:
     return a - quotient(a, b) * b
 
 
-_FOLD: dict[Op, Callable[[int, int], int]] = {
-    Op.ADD: operator.add,
-    Op.SUB: operator.sub,
-    Op.MUL: operator.mul,
-    Op.DIV: quotient,
-    Op.MOD: remainder,
-    Op.SHL: operator.lshift,
-    Op.SHR: operator.rshift,
-    Op.AND: operator.and_,
-    Op.XOR: operator.xor,
-    Op.LT: operator.lt,
-    Op.LE: operator.le,
-    Op.GE: operator.ge,
-    Op.EQ: operator.eq,
-    Op.NE: operator.ne,
-    Op.LAND: lambda a, b: bool(a) and bool(b),
-    Op.LOR: lambda a, b: bool(a) or bool(b),
-    Op.MIN: min,
-    Op.MAX: max,
-}
+class Op(Enum):
+    """A binary operator: its text in IR and CUDA alike, its binding strength (higher binds tighter), what it makes of
+    integers."""
+
+    ADD = ("+", 9, operator.add)
+    SUB = ("-", 9, operator.sub)
+    MUL = ("*", 10, operator.mul)
+    DIV = ("/", 10, quotient)  # of integers >= 0; cut towards zero, as C does, where one is not
+    MOD = ("%", 10, remainder)  # of integers >= 0; with the sign of the dividend, as in C
+    SHL = ("<<", 8, operator.lshift)
+    SHR = (">>", 8, operator.rshift)
+    AND = ("&", 6, operator.and_)
+    XOR = ("^", 5, operator.xor)
+    LT = ("<", 7.5, operator.lt)
+    LE = ("<=", 7.5, operator.le)
+    GE = (">=", 7.5, operator.ge)
+    EQ = ("==", 7, operator.eq)
+    NE = ("!=", 7, operator.ne)
+    LAND = ("&&", 3, lambda a, b: bool(a) and bool(b))
+    LOR = ("||", 2, lambda a, b: bool(a) or bool(b))
+    MIN = ("min", 12, min)
+    MAX = ("max", 12, max)
+
+    def __init__(self, text: str, strength: float, of_integers: Callable[[int, int], int]) -> None:
+        self.text, self.strength, self.of_integers = text, strength, of_integers
+
+    @property
+    def is_comparison(self) -> bool:
+        return self in _COMPARISONS
+
+
+_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
 
 
 class _Operators:
@@ -208,12 +182,9 @@ class Cast(_Operators):
 class Lookup(_Operators):
     """An entry of a table of whole numbers that is part of the kernel: what no formula gives."""
 
+    dtype: ClassVar[DType] = I32
     table: tuple[int, ...]
     index: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +216,9 @@ class Fma(_Operators):
 class Apply(_Operators):
     """A function of one f32 value, computed in f32."""
 
+    dtype: ClassVar[DType] = F32
     function: Function
     value: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,15 +226,12 @@ class RandomNumber(_Operators):
     """A uniform number in [0, 1) for a place, from a counter (`problem.philox`). first: the column of a multiple of the
     neighbours that a thread has side by side, 1, 2 or a multiple of 4; element: its column among them."""
 
+    dtype: ClassVar[DType] = F32
     seed: Expr
     offset: Expr
     row: Expr
     first: Expr
     element: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return F32
 
 
 Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply, RandomNumber]  # noqa: UP007  (a name for match statements and docs)
@@ -309,7 +274,7 @@ def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
     """
     x, y = as_expr(a), as_expr(b)
     if isinstance(x, Const) and isinstance(y, Const) and not (x.dtype.is_float or y.dtype.is_float):
-        folded = _FOLD[op](int(x.value), int(y.value))
+        folded = op.of_integers(int(x.value), int(y.value))
         return Const(int(folded), BOOL if op.is_comparison else wider(x.dtype, y.dtype))
     if isinstance(y, Const) and not y.dtype.is_float:
         simpler = _fold_right(op, x, int(y.value))

@@ -19,22 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from tilewright.ir.expr import (
-    Apply,
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Fma,
-    Load,
-    Lookup,
-    Op,
-    RandomNumber,
-    Select,
-    Var,
-    binary,
-    lookup,
-)
+from tilewright.ir.expr import Binary, Const, Expr, Lookup, Op, Select, Var, binary, lookup
 from tilewright.ir.ranges import Bounds, interval
 from tilewright.ir.visit import rebuild, sub_exprs
 
@@ -58,26 +43,14 @@ def simplify(expr: Expr, bounds: Bounds | None = None) -> Expr:
     match expr:
         case Const() | Var():
             return expr
-        case Load():
-            return Load(expr.buffer, tuple(simplify(i, known) for i in expr.index))
-        case Cast():
-            return Cast(expr.dtype, simplify(expr.value, known))
-        case Apply():
-            return Apply(expr.function, simplify(expr.value, known))
-        case RandomNumber():
-            return RandomNumber(*(simplify(part, known) for part in sub_exprs(expr)))
         case Lookup():
             return lookup(expr.table, simplify(expr.index, known))
-        case Fma():
-            return Fma(simplify(expr.a, known), simplify(expr.b, known), simplify(expr.c, known))
         case Select():
             return _select(expr, known)
-        case Binary() if expr.dtype.is_float or expr.a.dtype.is_float:
-            return Binary(expr.op, simplify(expr.a, known), simplify(expr.b, known))
-        case Binary(op=op) if op.is_comparison:
-            return _comparison(expr, known)
-        case Binary():
-            return _rebuild(_linear(expr, known))
+        case Binary() if not (expr.dtype.is_float or expr.a.dtype.is_float):
+            return _comparison(expr, known) if expr.op.is_comparison else _rebuild(_linear(expr, known))
+        case _:
+            return rebuild(expr, tuple(simplify(part, known) for part in sub_exprs(expr)))
 
 
 def _select(expr: Select, bounds: Bounds) -> Expr:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level
 from tilewright.problem.gemm import FORMAT_OPTIONS, Gemm
-from tilewright.schedule import Distribute, Relayout, Schedule, Split, Stage, Vectorize
+from tilewright.schedule import Bind, Distribute, Relayout, Schedule, Split, Stage, Step, Vectorize
 
 
 class Traffic(Protocol):
@@ -199,6 +200,26 @@ class Ladder:
 
 
 ScheduleOf = TypeVar("ScheduleOf", bound=Callable[[Gemm], Schedule])
+
+
+def on_grid() -> tuple[Step, ...]:
+    """Rows of tiles along y of the grid, columns along x."""
+    return Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X)
+
+
+def staged(*, vector: int = 1, rows: Literal["", "k"] = "", pad: int = 0) -> tuple[Step, ...]:
+    """Tiles of A and B in shared memory, copied by all threads of a block, `vector` elements at once. rows: "k" where
+    their rows run across k."""
+    tiles = ("A_tile", "B_tile")
+    copies = (Distribute(tile, vector=vector) for tile in tiles)
+    lies = (Relayout(tile, rows=rows, pad=pad) for tile in tiles if rows or pad)
+    return Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"), *copies, *lies
+
+
+def fragments(under: str, *, vector: int = 1) -> tuple[Step, ...]:
+    """Fragments of A and B in registers; they are loaded, and C is stored, in vectors."""
+    vectors = (Vectorize(name, vector) for name in ("A_frag", "B_frag", "C") if vector > 1)
+    return Stage("A", Space.REGISTER, under=under), Stage("B", Space.REGISTER, under=under), *vectors
 
 
 def sized(schedule: Schedule, **factors: int) -> Schedule:

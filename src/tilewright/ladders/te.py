@@ -11,7 +11,9 @@ from tilewright.ladders.rung import (
     TWO_BARRIERS,
     Claim,
     Ladder,
+    fragments,
     loads,
+    on_grid,
     sized,
     wide_copies,
 )
@@ -84,15 +86,13 @@ def thread_tile(gemm: Gemm) -> Schedule:
         Split("n_in", 8, into=("n_thread", "n_reg")),
         Split("k", 16, into=("k_tile", "k_in")),
         Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Bind("m_thread", Level.BLOCK_Y),
         Bind("n_thread", Level.BLOCK_X),
         Accumulate(over="k_tile"),
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+        *fragments("k_in"),
         Epilogue(),
     )
 
@@ -144,8 +144,7 @@ def virtual_threads(gemm: Gemm) -> Schedule:
         Reorder(
             "m_block", "n_block", "m_virtual", "n_virtual", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"
         ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Bind("m_virtual", Level.VTHREAD),
         Bind("n_virtual", Level.VTHREAD),
         Bind("m_thread", Level.BLOCK_Y),
@@ -153,8 +152,7 @@ def virtual_threads(gemm: Gemm) -> Schedule:
         Accumulate(over="k_tile"),
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+        *fragments("k_in"),
         Distribute("A_tile"),
         Distribute("B_tile"),
         Epilogue(),

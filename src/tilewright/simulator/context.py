@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Arithmetic as Computed
 from tilewright.simulator.events import Wire
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
-from tilewright.simulator.journal import Journal
+from tilewright.simulator.journal import Journal, Role
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.registers import RegisterArray
@@ -25,7 +25,7 @@ from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
 
-class Observer(Protocol):
+class Observer:
     """Told after each statement, while the state of the machine can be read; `recorder.Recorder` is one.
 
     A listener is told facts and costs little; an observer may read everything. Where there is none, nothing is wrapped
@@ -72,6 +72,11 @@ class Context:
     observer: Observer | None = None
     journal: Journal | None = None
 
+    def note(self, role: Role, kind: str, numbers: Array, generations: Array) -> None:
+        """An effect on things that order warps, where there is a journal."""
+        if self.journal is not None:
+            self.journal.note(role, kind, numbers, generations)
+
     def tell_computed(self, site: Site, convoy: Convoy, operations: Mapping[str, int], times: int = 1) -> None:
         """Tell who listens that the active lanes of a convoy executed machine instructions, by opcode."""
         if self.wire.computed:
@@ -80,8 +85,27 @@ class Context:
             for hear in self.wire.computed:
                 hear(event)
 
-    def check_products(self, site: Site, convoy: Convoy, registers: RegisterArray, first: int, end: int) -> None:
-        """Reports an access to registers that a wgmma under way adds to, or multiplies."""
+    def registers(self, site: Site, convoy: Convoy, number: int, first: int, end: int) -> RegisterArray:
+        """The registers of a buffer, of which those from `first` to `end` are used: the kernel stops where it has no
+        such ones."""
+        found = convoy.registers[number]
+        assert found is not None, "an Alloc comes before every use"
+        name, elements = found.buffer.name, found.buffer.elements
+        if first < 0 or end > elements:
+            outside = first if first < 0 else end - 1
+            self.findings.stop(
+                Kind.OUT_OF_BOUNDS,
+                f"Register array {name} has {elements} elements; element {outside} is accessed.",
+                where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                name,
+                outside,
+            )
+        return found
+
+    def touched(self, site: Site, convoy: Convoy, number: int, first: int, end: int) -> RegisterArray:
+        """The same, touched by threads: reports those that a wgmma under way adds to, or multiplies."""
+        registers = self.registers(site, convoy, number, first, end)
+        registers.dirty = True
         for (low, high), (_, started) in registers.in_products.items():
             if first < high and low < end:
                 name = registers.buffer.name
@@ -94,7 +118,8 @@ class Context:
                     where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
                     hint="wait for the wgmma group first (WgmmaWait).",
                 )
-                return
+                break
+        return registers
 
     def overflow(self, site: Site, convoy: Convoy, beyond: Array) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""
@@ -114,15 +139,6 @@ class Context:
             name,
             element,
             hint="write it on every path that leads here, in every lane.",
-        )
-
-    def register_out_of_bounds(self, site: Site, convoy: Convoy, name: str, element: int, elements: int) -> None:
-        self.findings.stop(
-            Kind.OUT_OF_BOUNDS,
-            f"Register array {name} has {elements} elements; element {element} is accessed.",
-            where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-            name,
-            element,
         )
 
 

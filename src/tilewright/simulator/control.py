@@ -326,8 +326,7 @@ class BarrierStep:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         barriers, slots = self.context.barriers, convoy.warps.slots
         awaited = barriers.rounds[slots] + 1
-        if self.context.journal is not None:
-            self.context.journal.note(Role.MEETS, BLOCK_BARRIER, slots, barriers.rounds[slots])
+        self.context.note(Role.MEETS, BLOCK_BARRIER, slots, barriers.rounds[slots])
         opened = barriers.arrive(slots)
         if len(opened) and self.context.races is not None:
             self.context.races.passed_barrier(opened)

@@ -94,7 +94,7 @@ class MemorySide:
     def _is_aligned(self, pattern: Pattern, offset: int) -> bool:
         """Whether each lane's address is a multiple of the bytes it moves, as the hardware demands."""
         size = self.buffer.dtype.bytes
-        shared = offset + self.context.memory.base_bytes(self.buffer) // size
+        shared = offset + self.context.memory.base_of(self.buffer.name) // size
         return pattern.known(
             ("aligned", self.width, shared % self.width),
             lambda: not ((self._chosen(pattern) + shared) % self.width).any(),
@@ -107,7 +107,7 @@ class MemorySide:
 
     def _report_misaligned(self, convoy: Convoy, pattern: Pattern, offset: int) -> None:
         size = self.buffer.dtype.bytes
-        address = (pattern.lanes.values + offset) * size + self.context.memory.base_bytes(self.buffer)
+        address = (pattern.lanes.values + offset) * size + self.context.memory.base_of(self.buffer.name)
         wrong = address % (self.width * size) != 0
         if pattern.active is not None:
             wrong &= pattern.active.lanes
@@ -142,7 +142,7 @@ class MemorySide:
             offset,
             convoy.active_warps,
             0 if matrices else convoy.active_lanes - pattern.active_lanes,
-            self.context.memory.base_bytes(self.buffer),
+            self.context.memory.base_of(self.buffer.name),
             convoy.warps,
             matrices,
             continued,
@@ -212,17 +212,8 @@ class Transfer(MemorySide):
     first: Uniform
 
     def _registers(self, convoy: Convoy) -> tuple[RegisterArray, int]:
-        registers = convoy.registers[self.array]
-        assert registers is not None, "an Alloc comes before every use"
         first = self.first(convoy.slots)
-        elements = registers.buffer.elements
-        if first < 0 or first + self.width > elements:
-            name = registers.buffer.name
-            self.context.register_out_of_bounds(self.site, convoy, name, first + self.width - 1, elements)
-        registers.dirty = True
-        if registers.in_products:
-            self.context.check_products(self.site, convoy, registers, first, first + self.width)
-        return registers, first
+        return self.context.touched(self.site, convoy, self.array, first, first + self.width), first
 
 
 @dataclass(slots=True)

@@ -161,7 +161,7 @@ class TileOp:
         if not pattern.known("one place", lambda: _agrees(pattern)):
             self._report_disagreement(convoy, pattern)
         size = side.buffer.dtype.bytes
-        first = offset * size + self.context.memory.base_bytes(side.buffer)
+        first = offset * size + self.context.memory.base_of(side.buffer.name)
         key = ("corner", size, first % WMMA_POINTER_BYTES)
         if not pattern.known(key, lambda: not _askew(pattern, size, first).any()):
             lanes = _askew(pattern, size, first)

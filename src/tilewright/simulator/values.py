@@ -61,8 +61,6 @@ class RegisterView:
     site: Site
     context: Context
     array: int
-    name: str
-    elements: int
     base: Uniform
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -70,15 +68,9 @@ class RegisterView:
 
     def of(self, convoy: Convoy) -> Array:
         """A view of the registers; shape (*axes, lanes)."""
-        registers = convoy.registers[self.array]
-        assert registers is not None, "an Alloc comes before every use"
-        data = registers.data
-        registers.dirty = True
         base = self.base(convoy.slots)
-        self._check(convoy, base)
-        if registers.in_products:
-            elements = [base + offset for offset in self.offsets]
-            self.context.check_products(self.site, convoy, registers, min(elements), max(elements) + 1)
+        ends = base + min(self.offsets), base + max(self.offsets) + 1
+        data = self.context.touched(self.site, convoy, self.array, *ends).data
         if not self.shape:
             row: Array = data[base]
             return row
@@ -95,7 +87,7 @@ class RegisterView:
             base = self.base(convoy.slots)
             bare = registers.unwritten([base + offset for offset in self.offsets], convoy.mask)
             if bare is not None:
-                self.context.unwritten_register(self.site, convoy, self.name, *bare)
+                self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         return view
 
     def put(self, convoy: Convoy, values: Value) -> None:
@@ -111,12 +103,6 @@ class RegisterView:
         if registers.missing:
             base = self.base(convoy.slots)
             registers.mark([base + offset for offset in self.offsets], convoy.mask)
-
-    def _check(self, convoy: Convoy, base: int) -> None:
-        low, high = base + min(self.offsets), base + max(self.offsets)
-        if low < 0 or high >= self.elements:
-            outside = low if low < 0 else high
-            self.context.register_out_of_bounds(self.site, convoy, self.name, outside, self.elements)
 
 
 @dataclass(slots=True)
@@ -149,18 +135,8 @@ class Values:
             sum(i * stride for i, stride in zip(index, strides, strict=True))
             for index in product(*(range(extent) for extent in extents))
         )
-        buffer = ref.buffer
-        return RegisterView(
-            self.site,
-            self.context,
-            self.scope.number(buffer.name),
-            buffer.name,
-            buffer.elements,
-            uniform(base),
-            extents,
-            strides,
-            offsets,
-        )
+        number = self.scope.number(ref.buffer.name)
+        return RegisterView(self.site, self.context, number, uniform(base), extents, strides, offsets)
 
     def run(self, ref: Ref, count: int) -> RegisterView:
         """`count` registers from `ref` on, as one axis."""

@@ -136,8 +136,7 @@ class ArriveOp(BarrierOp):
         keys, rows = keys[made], rows[made]
         if self.rank is not None:
             self._note_far(rows, keys)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
+        self.context.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
         if self.size_bytes:
             units.phases.expect(keys, self.size_bytes)
         units.phases.arrive(keys, rows, units.complain(self.place(convoy, lanes)))
@@ -170,8 +169,7 @@ class WaitBarrierStep(BarrierOp):
         passes = ~made | phases.over(keys, parity)
         if passes.all():
             self.issue(convoy, keys)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
+            self.context.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
             phases.wait(keys[made], self.rows(convoy, lanes[made]))
             if not self.of_cluster:
                 self._check_acquires(convoy, lanes, keys)

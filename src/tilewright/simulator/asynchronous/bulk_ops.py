@@ -71,7 +71,7 @@ class TmaBase:
     def box(self) -> Box:
         units = self.op.units
         step = units.steps.get(self.map.step, 0)
-        return Box(self.map, units.problem, self.shared.buffer, units.memory.base_bytes(self.shared.buffer), step)
+        return Box(self.map, units.problem, self.shared.buffer, units.memory.base_of(self.shared.buffer.name), step)
 
     @cached_property
     def trouble(self) -> str:
@@ -357,8 +357,7 @@ class StoreAsyncOp(BarrierOp):
         lanes, slots, keys, first, held = lanes[made], slots[made], keys[made], first[made], held[:, made]
         if not len(lanes):
             return
-        if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
+        self.context.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
         elements = (slots * buffer.elements + first)[:, None] + np.arange(self.count)
         if units.races is not None:
             units.races.unit_writes(self._access(convoy, lanes, slots, keys, elements))
@@ -376,7 +375,7 @@ class StoreAsyncOp(BarrierOp):
     def _check_aligned(self, convoy: Convoy, lanes: Array, first: Array) -> None:
         buffer = self.target.buffer
         size_bytes = self.count * buffer.dtype.bytes
-        address = self.units.memory.base_bytes(buffer) + first * buffer.dtype.bytes
+        address = self.units.memory.base_of(buffer.name) + first * buffer.dtype.bytes
         wrong = address % size_bytes != 0
         if wrong.any():
             headline = (

@@ -161,5 +161,5 @@ class Compiler:
         offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)
         place = self.place(matrix.place.flat)
         return Side(
-            place, memory.base_bytes(buffer), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows
+            place, memory.base_of(buffer.name), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows
         )

@@ -67,9 +67,8 @@ class SignalFlagOp(FlagOp):
         self.check_previous(convoy, store=True)
         flags, found = self._numbers(convoy, lanes)
         rows = self.rows(convoy, lanes)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, FLAGS, flags, known.times[flags])
-            known.times[flags] += 1
+        self.context.note(Role.ARRIVES, FLAGS, flags, known.times[flags])
+        known.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             gpu = _gpu(units.batch, row // units.clocks.warps)
             setting = Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM)
@@ -108,8 +107,7 @@ class WaitFlagStep(FlagOp):
         if passes.all():
             self.issue(convoy)
             self.check_previous(convoy, store=False)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.PASSES, FLAGS, flags, known.times[flags])
+            self.context.note(Role.PASSES, FLAGS, flags, known.times[flags])
             for flag, row in zip(flags.tolist(), self.rows(convoy, lanes).tolist(), strict=False):
                 self._take_up(convoy, lanes, known.setting(flag), row)
             convoy.pc += 1

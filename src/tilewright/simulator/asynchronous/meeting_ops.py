@@ -32,8 +32,7 @@ class MeetingStep(UnitOp):
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         convoy.pc += 1
         awaited, wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.MEETS, meetings.kind, keys, awaited - 1)
+        self.context.note(Role.MEETS, meetings.kind, keys, awaited - 1)
         if len(wrong):
             number, here = int(wrong[0]) % NAMED, np.flatnonzero(keys == wrong[0])
             self.report(

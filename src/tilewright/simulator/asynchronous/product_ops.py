@@ -127,12 +127,8 @@ class WgmmaStep(UnitOp):
 
     def _run(self, convoy: Convoy, registers: int, start: Uniform, count: int) -> tuple[RegisterArray, int]:
         """The registers of an operand, and the first of them."""
-        array, first = convoy.registers[registers], start(convoy.slots)
-        assert array is not None, "an Alloc comes before every use"
-        elements = array.buffer.elements
-        if first < 0 or first + count > elements:
-            self.context.register_out_of_bounds(self.site, convoy, array.buffer.name, first + count - 1, elements)
-        return array, first
+        first = start(convoy.slots)
+        return self.context.registers(self.site, convoy, registers, first, first + count), first
 
     def _held(self, convoy: Convoy) -> tuple[RegisterArray, int, int] | None:
         """The registers of A, checked, and which of them; None where it lies in shared memory."""
@@ -413,8 +409,7 @@ class WgmmaCommitOp(UnitOp):
         products.groups += 1
         rows = self.units.clocks.row(convoy.warps)
         self.units.committed[rows] = products.groups
-        if self.context.journal is not None:
-            self.context.journal.note(Role.TELLS, WARPGROUPS, rows // GROUP_WARPS, products.groups)
+        self.context.note(Role.TELLS, WARPGROUPS, rows // GROUP_WARPS, products.groups)
 
 
 @dataclass(slots=True)
@@ -456,8 +451,7 @@ class WgmmaWaitStep(UnitOp):
             if not wait.ready().all():
                 convoy.wait = wait
                 return (convoy,)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.HEARS, WARPGROUPS, rows // GROUP_WARPS, complete)
+            self.context.note(Role.HEARS, WARPGROUPS, rows // GROUP_WARPS, complete)
         self.issue(convoy)
         convoy.pc += 1
         for product in products.due(self.pending):

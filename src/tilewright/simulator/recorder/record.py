@@ -15,7 +15,7 @@ from tilewright.ir.visit import walk
 from tilewright.problem.problem import values_of
 from tilewright.problem.reference import Operands
 from tilewright.simulator.barriers import BLOCK_BARRIER
-from tilewright.simulator.context import Context, Observer
+from tilewright.simulator.context import Observer
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Listener
 from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
@@ -25,7 +25,6 @@ from tilewright.simulator.recorder.recorder import Recorder, Seen, rows_of
 from tilewright.simulator.recorder.recording import Fault, Moment, Picture, Recording, Stall
 from tilewright.simulator.run import simulate
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Batch
 
 
 def faults_of(kernel: Kernel, recorder: Recorder, lines: Sequence[str]) -> tuple[Fault, ...]:
@@ -211,16 +210,13 @@ def record(
         most_moments = min(most_moments, length.happened) * MOST_VALUES // values
 
 
-class Length:
+class Length(Observer):
     """Counts the moments of a block, and notes at which the first error was found."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self.happened = 0
         self.error: int | None = None
-
-    def begun(self, context: Context, batch: Batch) -> None:
-        """Nothing to prepare."""
 
     def stepped(self, site: Site, convoy: Convoy) -> None:
         self.happened += len(rows_of(convoy, self._block)) > 0
@@ -231,15 +227,6 @@ class Length:
     def found(self, finding: Finding) -> None:
         if self.error is None and finding.kind.is_error and finding.where.block == self._block:
             self.error = self.happened
-
-    def released(self, convoy: Convoy) -> None:
-        """Not a moment."""
-
-    def completed(self) -> None:
-        """Not counted."""
-
-    def ended(self, convoy: Convoy) -> None:
-        """Not a moment."""
 
 
 def _windows(length: Length, most: int) -> tuple[range, range]:

@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.stmt import CommitCopies, Move, WaitCopies
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.events import Access, Arithmetic, Issue, Listener
 from tilewright.simulator.findings import Finding
@@ -134,7 +134,7 @@ class Seen:
     happened: int
 
 
-class Recorder(Listener):
+class Recorder(Listener, Observer):
     """Keeps the moments of one block. is_kept: whether to keep a moment, by its number among all."""
 
     def __init__(self, block: Block, is_kept: Callable[[int], bool]) -> None:

@@ -38,10 +38,10 @@ from tilewright.problem.reference import Operands, view
 from tilewright.simulator import Kind, simulate
 from tilewright.simulator.asynchronous.product_ops import WgmmaStep, WgmmaWaitStep, _whole_groups
 from tilewright.simulator.convoy import Wait
+from tilewright.simulator.findings import Site
 from tilewright.simulator.journal import Role
 from tilewright.simulator.listeners import Executions
 from tilewright.simulator.machine import Order
-from tilewright.simulator.sites import Site
 
 SCHEDULES: list[Order] = ["lockstep", "warps", "moments"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.simulator.asynchronous.meetings import NAMED_BARRIER, Meetings
 from tilewright.simulator.convoy import Wait
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site
 
 
 class Met:

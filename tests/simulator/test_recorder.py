@@ -25,11 +25,11 @@ from tilewright.simulator import simulate
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import ObservedInstruction, ObservedOperation
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Site
 from tilewright.simulator.recorder import Recording, record
 from tilewright.simulator.recorder.cells import runs_of
 from tilewright.simulator.recorder.recorder import Recorder
 from tilewright.simulator.recorder.units import UnderWay
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 from tilewright.toolchain import Build, build
 

@@ -15,10 +15,9 @@ from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
 from tilewright.simulator.context import Context
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, RegisterArray
+from tilewright.simulator.findings import Site
 from tilewright.simulator.index import Predicate
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
 from tilewright.simulator.warps import Mask
 

@@ -20,9 +20,8 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES, Fragment
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Kind
+from tilewright.simulator.findings import Kind, Site
 from tilewright.simulator.moves import MemorySide
-from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
 
 

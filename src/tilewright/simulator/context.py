@@ -12,17 +12,47 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.arithmetic import Arithmetic
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, RegisterArray
 from tilewright.simulator.events import Arithmetic as Computed
 from tilewright.simulator.events import Wire
-from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.findings import Finding, Findings, Kind, Site, Where
 from tilewright.simulator.journal import Journal, Role
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
+
+BLOCK_BARRIER = "__syncthreads"
+"""What journals and recordings call it."""
+
+
+class BlockBarriers:
+    """The barrier of every block of a batch. It opens when as many warps have arrived as the block has.
+
+    rounds: how often each block's barrier has opened. A warp that has ended never arrives: the others wait in vain.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.rounds = np.zeros(batch.blocks, np.int64)
+        self._arrived = np.zeros(batch.blocks, np.int64)
+        self._expected = batch.warps_per_block
+
+    def arrive(self, slots: Array) -> Array:
+        """Warps of the blocks in `slots` arrive, one an entry; the slots of the blocks whose barrier opens."""
+        self._arrived += np.bincount(slots, minlength=len(self._arrived))
+        opened = np.flatnonzero(self._arrived == self._expected)
+        self._arrived[opened] = 0
+        self.rounds[opened] += 1
+        return opened
+
+    def over(self, keys: Array, wanted: Array) -> Array:
+        over: Array = self.rounds[keys] >= wanted
+        return over
+
+    def name(self, key: int) -> str:
+        return BLOCK_BARRIER
+
+    def text(self, key: int, wanted: int) -> str:
+        return "the barrier"
 
 
 class Observer:

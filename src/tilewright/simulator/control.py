@@ -17,14 +17,12 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
-from tilewright.simulator.barriers import BLOCK_BARRIER
-from tilewright.simulator.context import Context, Observer, where
+from tilewright.simulator.context import BLOCK_BARRIER, Context, Observer, where
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.events import Branch, Iterations, Meeting
-from tilewright.simulator.findings import Kind
+from tilewright.simulator.findings import Kind, Site
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, both
 
 Operation = Callable[[Convoy], None]

@@ -16,7 +16,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site
 from tilewright.simulator.warps import Mask, Pattern, Warps
 
 Result = TypeVar("Result")

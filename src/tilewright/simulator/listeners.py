@@ -21,7 +21,7 @@ from tilewright.layout.banks import (
     wavefronts,
 )
 from tilewright.simulator.events import Access, Arithmetic, Branch, Issue, Iterations, Listener, Meeting, TmaCopy
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site
 from tilewright.simulator.warps import Pattern
 
 

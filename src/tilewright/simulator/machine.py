@@ -10,8 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import BlockBarriers, Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind, Where, numbers_text
 from tilewright.simulator.translate import Program

@@ -15,9 +15,8 @@ from tilewright.ir.stmt import Move, Stmt
 from tilewright.ir.visit import exprs_of, sub_exprs
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Kind
+from tilewright.simulator.findings import Kind, Site
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, is_natural, resolve
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 from tilewright.simulator.warps import both as both_masks
 

@@ -26,17 +26,15 @@ from tilewright.simulator.asynchronous.flags import Flags
 from tilewright.simulator.asynchronous.ordered import ClockShadow, OrderedRaces, UnitAccess
 from tilewright.simulator.asynchronous.previous import PreviousGrid
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import BlockBarriers, Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Wire
-from tilewright.simulator.findings import Finding, Findings, Kind, OnFinding, StopSimulation, Where
+from tilewright.simulator.findings import Finding, Findings, Kind, OnFinding, Site, Sites, StopSimulation, Where
 from tilewright.simulator.launch import all_blocks, launched_grid
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Owners
 from tilewright.simulator.run import scalars_of, written_elements
-from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.translate import Program, translate
 from tilewright.simulator.warps import Batch, Warps
 

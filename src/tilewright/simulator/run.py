@@ -23,11 +23,10 @@ from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.previous import ANY_GRID, PreviousGrid, report_never_waited
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context, Observer
+from tilewright.simulator.context import BlockBarriers, Context, Observer
 from tilewright.simulator.counters import Counters, counters_of
 from tilewright.simulator.events import Launch, Listener, Wire
-from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
+from tilewright.simulator.findings import Finding, Findings, OnFinding, Sites, StopSimulation
 from tilewright.simulator.journal import Journal
 from tilewright.simulator.launch import (
     Block,
@@ -42,7 +41,6 @@ from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
-from tilewright.simulator.sites import Sites
 from tilewright.simulator.stepped import Chooser, SteppedMachine
 from tilewright.simulator.translate import translate
 from tilewright.simulator.warps import Batch

@@ -74,6 +74,7 @@ from tilewright.simulator.control import (
     observed_step,
 )
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Site, Sites
 from tilewright.simulator.index import (
     Cells,
     Place,
@@ -97,7 +98,6 @@ from tilewright.simulator.opaque_tiles import (
     store_access,
     tile_sides,
 )
-from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
 from tilewright.simulator.warps import Warps
 

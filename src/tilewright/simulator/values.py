@@ -36,8 +36,8 @@ from tilewright.problem.philox import uniform as philox_uniform
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Site
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, uniform
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 
 Axes = Mapping[str, int]

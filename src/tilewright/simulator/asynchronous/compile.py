@@ -34,8 +34,8 @@ from tilewright.simulator.asynchronous.product_ops import (
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import Instruction
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Site
 from tilewright.simulator.index import Place
-from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Values
 
 WAITING = (

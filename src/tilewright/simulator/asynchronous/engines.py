@@ -15,8 +15,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.stmt import Barrier
 from tilewright.simulator.asynchronous.flags import COPY_ENGINES, Setting
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.findings import Findings, Kind, Where
-from tilewright.simulator.sites import Site, Sites
+from tilewright.simulator.findings import Findings, Kind, Site, Sites, Where
 from tilewright.simulator.warps import Batch
 
 

@@ -13,9 +13,8 @@ from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Issue
-from tilewright.simulator.findings import Kind, Where
+from tilewright.simulator.findings import Kind, Site, Where
 from tilewright.simulator.index import Place
-from tilewright.simulator.sites import Site
 
 
 @dataclass(slots=True)

@@ -17,12 +17,10 @@ from tilewright.simulator.asynchronous.lanes import UnitOp
 from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
 from tilewright.simulator.collective import check_whole_warps
-from tilewright.simulator.convoy import Convoy, Product, Products, Wait
-from tilewright.simulator.findings import Kind, Where
+from tilewright.simulator.convoy import Convoy, Product, Products, RegisterArray, Wait
+from tilewright.simulator.findings import Kind, Site, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 
 WARPGROUPS = "warpgroup"

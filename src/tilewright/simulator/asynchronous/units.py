@@ -20,9 +20,8 @@ from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.phases import BarrierNames, Complain, Phases
 from tilewright.simulator.asynchronous.previous import PreviousGrid, Waiting, report_early_access
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Findings, Kind, Where
+from tilewright.simulator.findings import Findings, Kind, Site, Where
 from tilewright.simulator.memory import Memory
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch, Mask
 from tilewright.units import ceil_div
 

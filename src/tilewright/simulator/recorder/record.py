@@ -14,17 +14,15 @@ from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import walk
 from tilewright.problem.problem import values_of
 from tilewright.problem.reference import Operands
-from tilewright.simulator.barriers import BLOCK_BARRIER
-from tilewright.simulator.context import Observer
+from tilewright.simulator.context import BLOCK_BARRIER, Observer
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Listener
-from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
+from tilewright.simulator.findings import Finding, Kind, Site, Where, numbers_text
 from tilewright.simulator.launch import Block, arguments, launched_grid, warps_per_block
 from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder.recorder import Recorder, Seen, rows_of
 from tilewright.simulator.recorder.recording import Fault, Moment, Picture, Recording, Stall
 from tilewright.simulator.run import simulate
-from tilewright.simulator.sites import Site
 
 
 def faults_of(kernel: Kernel, recorder: Recorder, lines: Sequence[str]) -> tuple[Fault, ...]:

@@ -17,12 +17,11 @@ from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.events import Access, Arithmetic, Issue, Listener
-from tilewright.simulator.findings import Finding
+from tilewright.simulator.findings import Finding, Site
 from tilewright.simulator.launch import Block
 from tilewright.simulator.recorder.cells import Cells, written_only
 from tilewright.simulator.recorder.recording import BarrierState, Flight, Moment, MomentKind, Picture, Shown, Stall
 from tilewright.simulator.recorder.units import Flights, Key, UnderWay, boxes_of, copies_of, products_of
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch, Pattern, Warps
 
 _ALIGN_BYTES = 128

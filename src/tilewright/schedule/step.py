@@ -72,9 +72,13 @@ class Step(ABC):
     def apply(self, program: Program) -> Program:
         """The program after this step. Raises `ScheduleError` when the step does not fit."""
 
+    speaks_of: ClassVar[tuple[str, ...]] = ()
+    """The fields that name loops and tiles which this step speaks of."""
+
     def names(self) -> tuple[str, ...]:
         """The loops and tiles this step speaks of; counts with such an origin are laid at its door."""
-        return ()
+        named = (getattr(self, field) for field in self.speaks_of)
+        return tuple(name for one in named for name in ((one,) if isinstance(one, str) else one))
 
     def __repr__(self) -> str:
         parts = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tilewright.ir.clusters import Clustered
 from tilewright.ir.program import Loop, Program, RasterChoice, RasterOrder
@@ -85,7 +84,8 @@ class Cluster(Step):
     loop: str
     size: int = 2
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("loop",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot make clusters along loop {self.loop!r}"
@@ -117,9 +117,6 @@ class Cluster(Step):
             )
         split_k = SplitK.CLUSTER if loop.is_reduction else program.split_k
         return check_program(replace(program, clustered=together, split_k=split_k), doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.loop,)
 
 
 def _check_outermost(program: Program, loop: Loop, doing: str) -> None:

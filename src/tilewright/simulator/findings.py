@@ -188,7 +188,7 @@ class Findings:
         known = self._found.get(key)
         self._found[key] = finding if known is None else replace(known, occurrences=known.occurrences + 1)
 
-    def stop(self, *finding: Any, **words: str) -> NoReturn:
+    def stop(self, *finding: Any, **words: Any) -> NoReturn:
         """Report what the kernel cannot go on after, as `report` takes it."""
         self.report(*finding, **words)
         raise StopSimulation

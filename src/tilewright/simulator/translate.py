@@ -8,6 +8,7 @@ from functools import partial
 
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
+    AsyncStmt,
     ClusterBarrier,
     StoreMatrices,
     TeamBarrier,
@@ -255,8 +256,6 @@ class _Translator:
                 condition = self._condition(self._sites.add(path, stmt, names.loops), stmt, names)
                 then = self._body(stmt.then, (*path, 0), names)
                 return [IfOp(condition, then, self._body(stmt.otherwise, (*path, 1), names))]
-            case Let() | Alloc() | Barrier():
-                raise AssertionError(f"{type(stmt).__name__} is not an operation")
             case _:
                 return self._at_one_site(stmt, self._values(self._sites.add(path, stmt, names.loops), names))
 
@@ -294,6 +293,7 @@ class _Translator:
             case MultiplyTiles():
                 return [self._multiply(stmt, values)]
             case _:
+                assert isinstance(stmt, AsyncStmt), f"{type(stmt).__name__} is not an operation"
                 return [Compiler(values).operation(stmt)]
 
     def _loop(self, stmt: For, path: Path, names: Scope) -> LoopOp:

@@ -14,7 +14,7 @@ from tilewright.ir.clusters import neighbours
 from tilewright.problem import Gemm
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.reference import Operands, view
-from tilewright.simulator.events import Access, Listener, TmaCopy
+from tilewright.simulator.findings import Access, Listener, TmaCopy
 from tilewright.toolchain import Build
 from tilewright.units import ceil_div
 

@@ -22,12 +22,11 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.cost.plans import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.packing import Alignment, Packing
+from tilewright.planning.packing import Alignment, Groups, Packing, Stack
 from tilewright.planning.plan import Role
 from tilewright.planning.ragged import reads_groups_by_tma
 from tilewright.planning.ranking import Priced, Ranking, estimate_us
 from tilewright.planning.raster import rows_together
-from tilewright.planning.stack import Groups, Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X3, BF16X6, F16X3, TF32X3

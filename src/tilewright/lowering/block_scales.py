@@ -31,9 +31,8 @@ from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import NO_SWIZZLE
-from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
+from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, origin_of, tile_digits
 from tilewright.lowering.kernel_parts import over_digits
-from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.block_scales import NAMES, PIECE, BlockScaleName, BlockScales, slots_of, step_names
 from tilewright.units import ceil_div, round_up

@@ -35,7 +35,7 @@ from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
 from tilewright.ir.visit import rewrite, variables
 from tilewright.layout.fragment import QUAD_LANES
-from tilewright.lowering.coordinates import index_of, lane_of
+from tilewright.lowering.coordinates import K_FIRST, index_of, lane_of, size_of
 from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_held import HeldVectors
 from tilewright.lowering.epilogue_plan import (
@@ -61,7 +61,6 @@ from tilewright.lowering.kernel_parts import (
     over_digits,
     value_buffer,
 )
-from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.values import Added, AddedName

@@ -14,7 +14,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span
 from tilewright.ir.visit import map_exprs, rewrite
-from tilewright.lowering.located import matrix_of, origin_of
+from tilewright.lowering.coordinates import matrix_of, origin_of
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.values import AddedName
 

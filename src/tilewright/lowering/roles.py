@@ -51,6 +51,7 @@ from tilewright.lowering.coordinates import (
     extent_of,
     lane_let,
     rank_step,
+    size_of,
     thread_coordinates,
 )
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
@@ -66,7 +67,6 @@ from tilewright.lowering.generator import (
     steps_of,
 )
 from tilewright.lowering.kernel_parts import if_any
-from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, held_in_registers, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote

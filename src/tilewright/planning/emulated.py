@@ -24,9 +24,8 @@ from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
+from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, Stack, padded, padded_bytes
 from tilewright.planning.plan import Place, Plan, Role, Step, guards_of
-from tilewright.planning.stack import Stack
 from tilewright.problem.emulation import F16X3, Algorithm, guarded_depth, least_scaled
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.relayout import MatrixCopy, Relayout

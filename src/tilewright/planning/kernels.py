@@ -30,9 +30,8 @@ from tilewright.kernels.simt import SimtConfig, repeats_lines
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Shards, Stack
 from tilewright.planning.skinny import Skinny
-from tilewright.planning.stack import Shards, Stack
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of

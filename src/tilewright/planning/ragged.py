@@ -31,10 +31,9 @@ from tilewright.planning.candidates import families_for, leaves_first, listed, p
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import TMA_BYTES
+from tilewright.planning.packing import TMA_BYTES, Groups
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.raster import rows_together
-from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div

@@ -13,9 +13,8 @@ from tilewright.dtypes import Array
 from tilewright.simulator.arithmetic import Arithmetic
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.convoy import Convoy, RegisterArray
-from tilewright.simulator.events import Arithmetic as Computed
-from tilewright.simulator.events import Wire
-from tilewright.simulator.findings import Finding, Findings, Kind, Site, Where
+from tilewright.simulator.findings import Arithmetic as Computed
+from tilewright.simulator.findings import Finding, Findings, Kind, Site, Where, Wire
 from tilewright.simulator.journal import Journal, Role
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races

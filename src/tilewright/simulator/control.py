@@ -19,8 +19,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
 from tilewright.simulator.context import BLOCK_BARRIER, Context, Observer, where
 from tilewright.simulator.convoy import Convoy, Wait
-from tilewright.simulator.events import Branch, Iterations, Meeting
-from tilewright.simulator.findings import Kind, Site
+from tilewright.simulator.findings import Branch, Iterations, Kind, Meeting, Site
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
 from tilewright.simulator.warps import Mask, both

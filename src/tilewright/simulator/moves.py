@@ -11,8 +11,7 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Op
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy, RegisterArray
-from tilewright.simulator.events import Access, Landing
-from tilewright.simulator.findings import Kind, Site
+from tilewright.simulator.findings import Access, Kind, Landing, Site
 from tilewright.simulator.index import I32_HIGH, Place, Predicate, Uniform
 from tilewright.simulator.warps import Mask, Pattern, both
 

@@ -23,8 +23,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.simulator.convoy import Convoy, InFlight
-from tilewright.simulator.events import Access
-from tilewright.simulator.findings import Findings, Kind, Site, Where
+from tilewright.simulator.findings import Access, Findings, Kind, Site, Where
 from tilewright.simulator.warps import Batch
 
 NEVER, ALWAYS = -1, 2**31 - 1

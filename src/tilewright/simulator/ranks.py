@@ -28,8 +28,7 @@ from tilewright.simulator.asynchronous.previous import PreviousGrid
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import BlockBarriers, Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Wire
-from tilewright.simulator.findings import Finding, Findings, Kind, OnFinding, Site, Sites, StopSimulation, Where
+from tilewright.simulator.findings import Finding, Findings, Kind, OnFinding, Site, Sites, StopSimulation, Where, Wire
 from tilewright.simulator.launch import all_blocks, launched_grid
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory

@@ -25,8 +25,7 @@ from tilewright.simulator.asynchronous.previous import ANY_GRID, PreviousGrid, r
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import BlockBarriers, Context, Observer
 from tilewright.simulator.counters import Counters, counters_of
-from tilewright.simulator.events import Launch, Listener, Wire
-from tilewright.simulator.findings import Finding, Findings, OnFinding, Sites, StopSimulation
+from tilewright.simulator.findings import Finding, Findings, Launch, Listener, OnFinding, Sites, StopSimulation, Wire
 from tilewright.simulator.journal import Journal
 from tilewright.simulator.launch import (
     Block,

@@ -9,7 +9,7 @@ from math import exp, log
 
 from tilewright.planning.assembly import Request
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Stack
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.suite.problems import Problem

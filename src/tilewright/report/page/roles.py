@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.async_stmt import Wgmma
 from tilewright.report.page.watch import Event, Watched
-from tilewright.simulator.events import Access, Arithmetic, Issue, TmaCopy
+from tilewright.simulator.findings import Access, Arithmetic, Issue, TmaCopy
 
 
 def roles_of(watched: Watched) -> list[frozenset[int]]:

@@ -18,7 +18,7 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.report.page.roles import multiplies, role_name, roles_of
 from tilewright.report.page.watch import Event, Watched, operand_of, stages_of
-from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
+from tilewright.simulator.findings import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
 
 Kind = Literal["load", "copy", "store", "multiply", "wait", "results"]
 

@@ -22,8 +22,7 @@ from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.phases import MBARRIERS
 from tilewright.simulator.asynchronous.units import place_of
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import TmaCopy
-from tilewright.simulator.findings import Kind, Where
+from tilewright.simulator.findings import Kind, TmaCopy, Where
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 from tilewright.simulator.values import RegisterView

@@ -12,8 +12,7 @@ from tilewright.ir.buffer import Buffer
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Issue
-from tilewright.simulator.findings import Kind, Site, Where
+from tilewright.simulator.findings import Issue, Kind, Site, Where
 from tilewright.simulator.index import Place
 
 

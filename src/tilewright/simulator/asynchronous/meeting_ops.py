@@ -14,8 +14,7 @@ from tilewright.simulator.asynchronous.meetings import NAMED, Meetings, named_ke
 from tilewright.simulator.asynchronous.units import REGISTER_STEP
 from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy, Wait
-from tilewright.simulator.events import Meeting
-from tilewright.simulator.findings import Kind
+from tilewright.simulator.findings import Kind, Meeting
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 

@@ -18,8 +18,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
 from tilewright.simulator.convoy import Convoy, InFlight
-from tilewright.simulator.events import Access
-from tilewright.simulator.findings import Findings, Kind, Site, Where, numbers_text
+from tilewright.simulator.findings import Access, Findings, Kind, Site, Where, numbers_text
 from tilewright.simulator.races import Owners, Races, Shadow, Touch, _bits
 from tilewright.simulator.warps import Batch
 

@@ -16,8 +16,7 @@ from tilewright.problem.problem import values_of
 from tilewright.problem.reference import Operands
 from tilewright.simulator.context import BLOCK_BARRIER, Observer
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Listener
-from tilewright.simulator.findings import Finding, Kind, Site, Where, numbers_text
+from tilewright.simulator.findings import Finding, Kind, Listener, Site, Where, numbers_text
 from tilewright.simulator.launch import Block, arguments, launched_grid, warps_per_block
 from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder.recorder import Recorder, Seen, rows_of

@@ -16,8 +16,7 @@ from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.convoy import Convoy, Wait
-from tilewright.simulator.events import Access, Arithmetic, Issue, Listener
-from tilewright.simulator.findings import Finding, Site
+from tilewright.simulator.findings import Access, Arithmetic, Finding, Issue, Listener, Site
 from tilewright.simulator.launch import Block
 from tilewright.simulator.recorder.cells import Cells, written_only
 from tilewright.simulator.recorder.recording import BarrierState, Flight, Moment, MomentKind, Picture, Shown, Stall

@@ -22,8 +22,7 @@ from typing import Any, Literal
 from tilewright.dtypes import DType
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr
 from tilewright.ir.program import Axis, Program, Route, Staged
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wgmma import widened

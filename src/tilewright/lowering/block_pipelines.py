@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.async_stmt import FenceProxy
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, CommitCopies, For, If, Let, Steady, WaitCopies

@@ -22,8 +22,7 @@ from typing import Literal
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
 from tilewright.ir.simplify import substitute

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For, If

@@ -9,14 +9,12 @@ from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, TmaPrefetch, Wgmma
 from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.clusters import cluster_size, readers
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.tiles import Tile, joined, tile_of, wide_instruction
-from tilewright.ir.work import Problems
+from tilewright.ir.work import Problems, cluster_size, readers
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.clusters import Clustered
 from tilewright.ir.program import Loop, Program, RasterChoice, RasterOrder
-from tilewright.ir.work import SplitK
+from tilewright.ir.work import Clustered, SplitK
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, check_member, find_loop, refuse
 

@@ -6,15 +6,16 @@ flag is asked for, it is raised for numbers that are too small beside their line
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary, both
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary, both
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move, ShuffleAdd
+from tilewright.ir.stmt import Alloc, Assign, Body, Let, Move
 from tilewright.kernels.scaling import INVERSE, SCALE, power_of_two
 from tilewright.kernels.splitting import THREADS, PieceStatements, reasons_of_lines
 from tilewright.kernels.statements import (
@@ -25,7 +26,10 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    larger,
     launched,
+    over_lanes,
+    over_warps,
     registers,
     times,
     together,
@@ -131,7 +135,7 @@ class _Statements(PieceStatements):
             Assign(at(self.largest, ZERO), Const(0.0, F32)),
             unrolled("i", count, self.load),
             unrolled("i", count, self._magnitudes),
-            *(ShuffleAdd(at(self.largest, ZERO), 1 << bit, origin="largest", op=Op.MAX) for bit in range(5)),
+            over_lanes(at(self.largest, ZERO)),
             self._over_warps(),
             power_of_two(self.largest),
             self._put_inverse(),
@@ -149,30 +153,18 @@ class _Statements(PieceStatements):
         return Load(SCALE, (ZERO,))
 
     def _magnitudes(self, i: Expr) -> Body:
-        def larger(element: Expr) -> Assign:
-            seen = finite_magnitude(Load(self.held, (i, element)))
-            return Assign(at(self.largest, ZERO), Binary(Op.MAX, Load(self.largest, (ZERO,)), seen))
+        def more(element: Expr) -> Assign:
+            return larger(at(self.largest, ZERO), finite_magnitude(Load(self.held, (i, element))))
 
-        return unrolled("element", self.config.width, larger)
+        return unrolled("element", self.config.width, more)
 
     def _over_warps(self) -> Body:
         """The largest of all warps of a line."""
         if self.warps == 1:
             return ()
         warp = binary(Op.DIV, Var("along"), WARP_LANES)
-
-        def larger(i: Expr) -> Body:
-            more = Binary(Op.MAX, Load(self.largest, (ZERO,)), Load(self.share, (ZERO,)))
-            get = Move(at(self.share, ZERO), at(self.shares, Var("of_block"), i), origin="shares")
-            return get, Assign(at(self.largest, ZERO), more)
-
-        put = Move(at(self.shares, Var("of_block"), warp), at(self.largest, ZERO), origin="shares")
-        return together(
-            Alloc(self.share),
-            If(binary(Op.EQ, THREAD % WARP_LANES, 0), (put,)),
-            Barrier(note="the largest of every warp is there"),
-            unrolled("warp", self.warps, larger),
-        )
+        shares = partial(at, self.shares, Var("of_block"))
+        return over_warps(at(self.largest, ZERO), self.share, shares, warp, self.warps)
 
     def _put_inverse(self) -> Move:
         first = both(binary(Op.EQ, Var("along"), 0), below(Var("line"), argument("lines")))

@@ -14,6 +14,7 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.finish import as_format
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, Let, Move
 from tilewright.kernels.statements import (
@@ -32,6 +33,7 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
     widest,
+    within,
 )
 from tilewright.problem.emulation import largest, smallest
 from tilewright.problem.gemm import LARGEST_FACTOR
@@ -148,7 +150,7 @@ class PieceStatements(ABC):
 
     def load(self, i: Expr) -> Move:
         line, column = self.line(i), self.column(i)
-        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        inside = within(line, column)
         place = element_of("source", F32, self._offset("step", line, "leading") + column)
         return Move(at(self.held, i, Const(0)), place, self.width, inside, origin="source")
 
@@ -158,7 +160,7 @@ class PieceStatements(ABC):
 
     def split_and_store(self, i: Expr) -> Body:
         line, column = self.line(i), self.column(i)
-        inside = both(below(line, argument("to_lines")), below(column, argument("to_length")))
+        inside = within(line, column, "to_")
         stores: list[Move] = []
         for number, held in enumerate(self.pieces):
             offset = self._offset("to_step", line, "to_leading") + column
@@ -214,7 +216,7 @@ class PieceStatements(ABC):
         return Cast(F32, Cast(self.algorithm.pieces, value))
 
     def _keep(self, piece: Buffer, element: Expr, value: Expr) -> Assign:
-        return Assign(Ref(piece, (element,)), value if self.stored is F32 else Cast(self.stored, value))
+        return Assign(Ref(piece, (element,)), as_format(value, self.stored))
 
 
 class _Statements(PieceStatements):

@@ -23,11 +23,11 @@ from functools import cached_property, partial
 from math import gcd
 from types import MappingProxyType
 
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
-from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
@@ -69,11 +69,6 @@ NOTHING_KEPT: Mapping[AddedName, Expr] = MappingProxyType({})
 """Of what an epilogue reads, in registers before."""
 
 
-def as_format(value: Expr, dtype: DType) -> Expr:
-    """A value rounded to a format."""
-    return value if value.dtype is dtype else Cast(dtype, value)
-
-
 Leaves = dict[str, Expr]
 """Values by the names of the leaves of an expression that they stand for."""
 
@@ -113,8 +108,7 @@ class Epilogue:
     overwrites: bool = False
 
     def as_sum(self, value: Expr) -> Expr:
-        accumulate = self.program.gemm.accumulate
-        return value if value.dtype is accumulate else Cast(accumulate, value)
+        return as_format(value, self.program.gemm.accumulate)
 
     def as_result(self, value: Expr) -> Expr:
         return as_format(value, self.program.gemm.out)

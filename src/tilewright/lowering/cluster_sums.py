@@ -137,7 +137,7 @@ class ClusterSums:
             value, element = self._part, self.sums.packed(number, _ELEMENT, self._width)
             copy = Assign(Ref(value, (_ELEMENT,)), Load(self.sums.buffer, element), origin=self.sums.name)
             source, pack = Ref(value, (ZERO,)), (Alloc(value), self._over(_ELEMENT, self._width, (copy,)))
-        store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, self.sums.name)
+        store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, origin=self.sums.name)
         return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._chunks, (*pack, store)),))
 
     def _add(self, owned: Buffer) -> Body:

@@ -219,7 +219,7 @@ def _copy_async(program: Program, tile: Tile, chunk: Chunk, width: int, env: Env
         index = list(source.index)
         index[tile.global_minor] = index[tile.global_minor] + at
         here = Ref(source.buffer, tuple(index))
-        return Move(spot, here, each, env.there, tile.staged.name, asynchronous=True)
+        return Move(spot, here, each, env.there, origin=tile.staged.name, asynchronous=True)
 
     return _between(tile, chunk, width, env, move)
 

@@ -392,7 +392,7 @@ class Epilogue:
         place = self._shuffled_place(sums, lane % QUAD_LANES, ZERO, row_start=True)
         load: Body = ()
         if reads:  # what the quad reads in whole rows, its lanes exchange back
-            load = (Alloc(old), Move(last, self._addend(place), width, origin="C"), QuadTranspose(last, "C"))
+            load = (Alloc(old), Move(last, self._addend(place), width, origin="C"), QuadTranspose(last, origin="C"))
         piece, element = Var(_PIECE), Var(ELEMENT)
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
@@ -405,7 +405,7 @@ class Epilogue:
         )
         row = (*operands, For(ELEMENT, Const(self._held), (held,), unroll=True), *others)
         pieces = For(_PIECE, Const(QUAD_LANES), row, unroll=True)
-        return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
+        return (Alloc(value), *load, pieces, QuadTranspose(first, origin="C"), Move(place, first, width, origin="C"))
 
     def _shuffled_place(self, sums: Sums, piece: Expr, element: Expr, *, row_start: bool = False) -> Ref:
         """The place in C of an element that the lane holds, or of the first of that row of the fragment."""

@@ -57,7 +57,7 @@ def before_product(sums: Sums, product: Product) -> Body:
     """In a run of wgmma, in front of the products of a stage that change what was summed before."""
     if not product.rescale:
         return ()
-    ended = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    ended = (WgmmaCommit(), WgmmaWait(0, sums.first, origin=sums.name))
     return (*ended, *rescaled(sums, product.rescale), WgmmaFence())
 
 
@@ -75,7 +75,7 @@ def after_iteration(sums: Sums, promotion: Promotion, number: Expr) -> Body:
 
 def among_wgmma(sums: Sums, promotion: Promotion, number: Expr) -> Body:
     """Behind iteration `number` of a loop inside a run of wgmma: those of the group are waited for, others follow."""
-    wait = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    wait = (WgmmaCommit(), WgmmaWait(0, sums.first, origin=sums.name))
     return at_group_ends(promotion, number, (*wait, *promote(sums), WgmmaFence()))
 
 

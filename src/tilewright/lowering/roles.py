@@ -335,7 +335,7 @@ class TmaKernel:
     def _all_ended(self) -> Body:
         """All MMAs have ended: their accumulators may be read."""
         sums = self.compute.sums
-        return (WgmmaWait(0, sums.first, sums.name),)
+        return (WgmmaWait(0, sums.first, origin=sums.name),)
 
     @property
     def _ends_each_iteration(self) -> bool:

@@ -13,7 +13,7 @@ from test_boundaries import GPUS, made_up  # noqa: F401  every test here has it
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F32, TF32
-from tilewright.kernels.line_splitting import LONGEST_LINE
+from tilewright.kernels.splitting import LONGEST_LINE
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning import emulated, gated, ragged, ranking

@@ -14,10 +14,9 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, ExprLike, Load, Op, Var, as_expr, binary, both
 from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.ranges import NATURAL, Interval, interval
-from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd, Stmt
 from tilewright.ir.verify import verify
-from tilewright.ir.visit import map_exprs
+from tilewright.ir.visit import map_exprs, simplify
 from tilewright.problem.problem import Problem
 
 THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")

@@ -25,9 +25,9 @@ from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, origin_of, tile_digits

@@ -30,10 +30,9 @@ from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var,
 from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose, Stmt
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
-from tilewright.ir.visit import rewrite, variables
+from tilewright.ir.visit import rewrite, substitute, variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import K_FIRST, index_of, lane_of, size_of
 from tilewright.lowering.copies import store_tile

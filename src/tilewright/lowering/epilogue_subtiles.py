@@ -28,9 +28,9 @@ from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, index_of, matrix_of

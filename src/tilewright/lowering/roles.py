@@ -33,9 +33,8 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import HERE, TRUE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Loop, Program, Route
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
-from tilewright.ir.visit import walk
+from tilewright.ir.visit import substitute, walk
 from tilewright.ir.work import Walk, neighbours
 from tilewright.lowering.arrivals import wait_for_rows
 from tilewright.lowering.block_scales import ScaleStream, Use, sides

@@ -15,10 +15,9 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.guard import Guard
-from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
-from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.splitting import LONGEST_LINE, LineSplittingConfig, SplittingConfig
 from tilewright.kernels.wgmma import WgmmaConfig, deepest_ring, fits
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of

@@ -1,8 +1,8 @@
 """The only generic traversals of statements and expressions.
 
-Index arithmetic is brought into its simplest form: every integer expression becomes a sum of `coefficient * atom` plus a
-constant, where an atom is a variable or a product, quotient or remainder that cannot be taken apart. The rules, each an
-identity on integers (floor division):
+Index arithmetic is brought into its simplest form: every integer expression becomes a sum of `coefficient * atom` plus
+a constant, where an atom is a variable or a product, quotient or remainder that cannot be taken apart. The rules, each
+an identity on integers (floor division):
 
     (d*q + r) / d  ->  q            if 0 <= r < d
     (d*q + r) / d  ->  q + r / d

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tilewright.dtypes import F16
 from tilewright.ir.program import Route
+from tilewright.kernels.mma import DEPTH_BYTES, MmaTile, matrices, nest, pairs, staged, swizzled, takes_matrices
 from tilewright.kernels.mma_presets import best_for
-from tilewright.kernels.mma_steps import DEPTH_BYTES, MmaTile, matrices, nest, pairs, staged, swizzled, takes_matrices
 from tilewright.ladders import ampere_points as of_full
 from tilewright.ladders.rung import (
     NO_LOAD_CONFLICTS,

@@ -34,9 +34,9 @@ from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.estimates import estimated
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, launches_of
+from tilewright.planning.packing import Groups
 from tilewright.planning.plan import Plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
-from tilewright.planning.stack import Groups
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda, compiler_version

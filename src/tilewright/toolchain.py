@@ -24,7 +24,7 @@ from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import BATCH, GROUPS, MOST_GROUPS, PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
 from tilewright.ir.program_text import program_text
-from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.visit import simplify, substitute
 from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders.rung import Rung
 from tilewright.layout_search import Found, resolve_layouts

@@ -7,12 +7,11 @@ import re
 
 import pytest
 
-from tilewright.codegen.descriptors import offset_of
+from tilewright.codegen.async_calls import offset_of
 from tilewright.dtypes import BF16, E4M3, F32, TF32
 from tilewright.ir.async_stmt import SharedMatrix, Wgmma
 from tilewright.ir.expr import Const, Expr, Var
-from tilewright.ir.simplify import simplify, substitute
-from tilewright.ir.visit import walk, walk_expr
+from tilewright.ir.visit import simplify, substitute, walk, walk_expr
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem import Gemm, Order
 from tilewright.toolchain import Build, build

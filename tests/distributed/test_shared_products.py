@@ -16,8 +16,8 @@ from tilewright.errors import LaunchError, SimulationError  # noqa: E402
 from tilewright.frontend.options import PLAIN  # noqa: E402
 from tilewright.kernels.wgmma import WgmmaConfig  # noqa: E402
 from tilewright.lowering.rank_sums import flags_of  # noqa: E402
-from tilewright.planning.stack import Shards  # noqa: E402
-from tilewright.planning.tile_parts import TileParts  # noqa: E402
+from tilewright.planning.beside_products import TileParts  # noqa: E402
+from tilewright.planning.packing import Shards  # noqa: E402
 
 
 def products(rows: tuple[int, ...], rank: int, flags: Any) -> Any:

@@ -16,9 +16,8 @@ from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Database
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm
 from tilewright.toolchain import Build, check_launchable
 

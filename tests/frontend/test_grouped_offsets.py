@@ -15,7 +15,7 @@ from tilewright.errors import LaunchError, TilewrightError
 from tilewright.frontend import grouped_matmul
 from tilewright.frontend.ragged import words_of_groups
 from tilewright.planning.dispatch import Dispatcher
-from tilewright.planning.stack import Groups
+from tilewright.planning.packing import Groups
 
 ENDS = [[33, 33, 40, 100], [0, 0, 0, 70], [100], [1, 2, 3, 4, 5], [90, 100]]
 

@@ -23,8 +23,8 @@ from tilewright.kernels.gemv_space import Facts, fitting, registers, shared_byte
 from tilewright.kernels.skinny import is_k_major, long_of
 from tilewright.planning.cost.gemv import sm_seconds
 from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.packing import Stack
 from tilewright.planning.skinny import Skinny, skinny_for
-from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, check, make_operands
 from tilewright.problem.gemm import orders_of
 from tilewright.problem.reference import view

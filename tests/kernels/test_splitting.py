@@ -18,8 +18,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
-from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
-from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.splitting import LONGEST_LINE, LineSplittingConfig, SplittingConfig
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
 from tilewright.problem.splitting import Splitting
 from tilewright.simulator import simulate

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var
-from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
+from tilewright.ir.visit import simplify
 
 
 class Thread:

@@ -16,9 +16,8 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO
 from tilewright.ir.kernel import C_ODD, SAFE, Variant
 from tilewright.ir.program import Route
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, Stmt
-from tilewright.ir.visit import map_exprs, rewrite, walk
+from tilewright.ir.visit import map_exprs, rewrite, substitute, walk
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import COOPERATIVE, PING_PONG, at_depth, persistent
 from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged

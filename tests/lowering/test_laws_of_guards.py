@@ -16,9 +16,9 @@ from tilewright.ir.program import Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.work import Problems
 from tilewright.ladders import find_rung
+from tilewright.lowering.coordinates import base_of, end_of, origin_of, size_of
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
-from tilewright.lowering.located import base_of, end_of, origin_of, size_of
 from tilewright.lowering.narrow_accesses import narrow_accesses
 from tilewright.problem import Gemm
 from tilewright.toolchain import build

@@ -18,11 +18,10 @@ from tilewright.ir.kernel import FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, 
 from tilewright.ir.program import Axis, RasterChoice, RasterOrder
 from tilewright.ir.stmt import Alloc, Move
 from tilewright.lowering.arrivals import from_row, wait_for_rows
-from tilewright.lowering.coordinates import GROUP_LANE
+from tilewright.lowering.coordinates import GROUP_LANE, K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.lowering.groups import TABLE, GroupsAlongM, locate_along_k
 from tilewright.lowering.guard_edges import narrower
 from tilewright.lowering.kernel_parts import ELEMENT
-from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.lowering.narrow_accesses import through_registers
 from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, OWNER, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import raster

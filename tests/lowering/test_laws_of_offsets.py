@@ -14,9 +14,8 @@ from tilewright.dtypes import F16
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Op, Var, as_expr, binary
 from tilewright.ir.ranges import Interval
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, Carried, CommitCopies, For, If, Let, LoadMatrices, Move, Steady, Stmt
-from tilewright.ir.visit import exprs_of, variables, walk
+from tilewright.ir.visit import exprs_of, substitute, variables, walk
 from tilewright.lowering.generator import CarriedStages, NumberedStages, RunningStages
 from tilewright.lowering.hoist_offsets import (
     MOST_POINTERS,

@@ -12,10 +12,9 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.ranges import Interval
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Steady
 from tilewright.ir.verify import verify
-from tilewright.ir.visit import walk, walk_expr
+from tilewright.ir.visit import simplify, substitute, walk, walk_expr
 from tilewright.kernels.mma import MmaConfig
 from tilewright.ladders import Rung, find_rung
 from tilewright.lowering.expand import expand

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.program import Axis, RasterChoice, RasterOrder
-from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.visit import simplify, substitute
 from tilewright.lowering.raster import raster
 
 ROWS, COLS = Axis("m_block", "m", 128, None), Axis("n_block", "n", 128, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import F32, TF32, Gemm, Order, build
-from tilewright.codegen.matrix_prelude import matrix_prelude
+from tilewright.codegen.prelude import PRELUDE
 from tilewright.ir.stmt import For, LoadMatrices, Move, MultiplyTiles, RoundPair, Stmt
 from tilewright.ir.visit import walk
 from tilewright.isa.mma_sync import MMA_TF32_F32
@@ -42,7 +42,7 @@ def test_without_the_check_a_nan_would_become_a_number() -> None:
 
 
 def test_the_text_adds_half_a_bit_to_two_numbers() -> None:
-    text = matrix_prelude()["round_pair_to_tf32"]
+    text = PRELUDE["round_pair_to_tf32"]
     assert "setp.num.f32 numbers, %0, %1" in text and text.count("@numbers add.u32") == text.count("0x1000") == 2
 
 

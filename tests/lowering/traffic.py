@@ -10,11 +10,11 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TmaStore
 from tilewright.ir.buffer import Space
-from tilewright.ir.clusters import neighbours
+from tilewright.ir.work import neighbours
 from tilewright.problem import Gemm
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.reference import Operands, view
-from tilewright.simulator.events import Access, Listener, TmaCopy
+from tilewright.simulator.findings import Access, Listener, TmaCopy
 from tilewright.toolchain import Build
 from tilewright.units import ceil_div
 

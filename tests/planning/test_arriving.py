@@ -15,8 +15,8 @@ from tilewright.errors import LaunchError
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import is_shared
+from tilewright.planning.packing import Shards
 from tilewright.planning.plan import Place, Plan
-from tilewright.planning.stack import Shards
 from tilewright.problem import Gemm, Order, check
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, simulate_ranks

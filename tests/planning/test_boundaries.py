@@ -28,9 +28,8 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.cost import plans, wgmma_terms
 from tilewright.planning.cost.correction import Fit, Trees
 from tilewright.planning.emulated import of_pieces
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, estimate_us, packings_for, ranked, ranked_for_group, whole_space
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.emulation import BF16X3, BF16X9, F16X3

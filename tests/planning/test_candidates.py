@@ -28,10 +28,9 @@ from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
 from tilewright.planning.gated import in_one_kernel, reading_us
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X6, BF16X9, F16X3

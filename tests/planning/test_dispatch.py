@@ -20,8 +20,7 @@ from tilewright.frontend import matmul
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import SAFE, Dispatcher
 from tilewright.planning.kernels import Built, build_of
-from tilewright.planning.packing import Alignment, as_read
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Alignment, Stack, as_read
 from tilewright.problem import Gemm
 from tilewright.problem.epilogue import Accumulated, Combined, Epilogue
 from tilewright.problem.functions import Activation, Operation

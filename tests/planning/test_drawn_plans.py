@@ -26,10 +26,10 @@ from tilewright.planning.beside_products import quantizing_plan, row_sums_plan
 from tilewright.planning.coded import coded_plan
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.gated import in_one_kernel
+from tilewright.planning.packing import Stack
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
 from tilewright.planning.ranking import ranked
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.coded_product import CodedProduct, CodedWeight

@@ -19,9 +19,8 @@ from tilewright.ir.visit import walk
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.emulated import of_pieces
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.plan import Place, Role
-from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, make_operands
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
 from tilewright.problem.gemm import orders_of

@@ -29,9 +29,9 @@ from tilewright.planning.cost.wgmma_terms import fragment_clocks, promotion_cloc
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
+from tilewright.planning.packing import Stack
 from tilewright.planning.ragged import _by_tma, ranked_ragged
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.emulation import F16X3
 from tilewright.problem.gemm import orders_of

@@ -19,9 +19,8 @@ from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost.plans import packing_seconds, reduction_seconds
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
-from tilewright.planning.packing import Alignment, Packing, as_read, fitted, pads_to_tiles
+from tilewright.planning.packing import Alignment, Packing, Stack, as_read, fitted, pads_to_tiles
 from tilewright.planning.ranking import ranked
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.functions import Activation
 from tilewright.winners.plan_config import PlanConfig

@@ -27,9 +27,8 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.gated import in_two, joined
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Groups, Shards, Stack
 from tilewright.planning.plan import Plan
-from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X3, BF16X6, F16X3, TF32X3

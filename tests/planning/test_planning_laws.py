@@ -35,9 +35,8 @@ from tilewright.planning.cost import coded as cost_of_coded
 from tilewright.planning.estimates import is_ruled_out, is_shared, needs_workspace, registers_of
 from tilewright.planning.kernels import Shape, variant_of, weakest
 from tilewright.planning.on_paper import PaperKernels, order_of_plan
-from tilewright.planning.packing import Alignment, Packing, fitted, padded, padded_bytes, whole_pieces
+from tilewright.planning.packing import Alignment, Groups, Packing, Shards, fitted, padded, padded_bytes, whole_pieces
 from tilewright.planning.ranking import Priced, Ranking
-from tilewright.planning.stack import Groups, Shards
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.epilogue import Epilogue

@@ -13,7 +13,7 @@ from test_boundaries import GPUS, made_up  # noqa: F401  every test here has it
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F32, TF32
-from tilewright.kernels.line_splitting import LONGEST_LINE
+from tilewright.kernels.splitting import LONGEST_LINE
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning import emulated, gated, ragged, ranking
@@ -22,12 +22,11 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.cost.plans import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.packing import Alignment, Packing
+from tilewright.planning.packing import Alignment, Groups, Packing, Stack
 from tilewright.planning.plan import Role
 from tilewright.planning.ragged import reads_groups_by_tma
 from tilewright.planning.ranking import Priced, Ranking, estimate_us
 from tilewright.planning.raster import rows_together
-from tilewright.planning.stack import Groups, Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X3, BF16X6, F16X3, TF32X3

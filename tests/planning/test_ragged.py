@@ -16,9 +16,8 @@ from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.kernels import schedule_of
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Groups
 from tilewright.planning.ragged import SAFE, ragged_plan, ranked_ragged, reads_groups_by_tma
-from tilewright.planning.stack import Groups
 from tilewright.problem import Gemm, Order
 from tilewright.winners.plan_config import PlanConfig
 

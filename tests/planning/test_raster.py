@@ -16,9 +16,9 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import estimated
+from tilewright.planning.packing import Shards
 from tilewright.planning.ranking import whole_space
 from tilewright.planning.raster import first_out, rows_together, visited
-from tilewright.planning.stack import Shards
 from tilewright.problem import Gemm, Order
 from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig

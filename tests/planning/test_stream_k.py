@@ -19,9 +19,8 @@ from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.candidates import with_simt_options
 from tilewright.planning.cost.exchange import shared_out
 from tilewright.planning.kernels import build_of
-from tilewright.planning.on_paper import PaperKernels, alignment_of_rows
+from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, predict_plan
 from tilewright.planning.plan import Place, Role
-from tilewright.planning.predicted import predict_plan
 from tilewright.planning.ranking import ranked
 from tilewright.planning.sharing import streaming_k
 from tilewright.problem import Gemm, Order, check, make_operands

@@ -20,10 +20,9 @@ from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_plan
-from tilewright.planning.packing import Alignment, Packing, fitted, ways_to_pack
+from tilewright.planning.packing import Alignment, Packing, Stack, fitted, ways_to_pack
 from tilewright.planning.plan import Place
 from tilewright.planning.ranking import ranked
-from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.winners.plan_config import PlanConfig
 

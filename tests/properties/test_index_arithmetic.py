@@ -17,8 +17,8 @@ from tests.strategies import budget
 from tilewright.dtypes import I64
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.ranges import Interval, interval
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.text import ExprText
+from tilewright.ir.visit import simplify, substitute
 
 RANGES = {"x": 7, "y": 5, "z": 4, "w": 3}
 BOUNDS = {name: Interval(0, count - 1) for name, count in RANGES.items()}

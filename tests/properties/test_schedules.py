@@ -22,7 +22,7 @@ from tilewright.ir.visit import walk
 from tilewright.problem import check, make_operands
 from tilewright.problem.reference import Operands, view
 from tilewright.schedule import Schedule, diff, from_json, to_json
-from tilewright.schedule.names import RESERVED, derived
+from tilewright.schedule.step import RESERVED, derived
 from tilewright.simulator import ModularArithmetic, simulate
 from tilewright.toolchain import build, run_on_simulator
 

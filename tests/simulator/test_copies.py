@@ -172,7 +172,9 @@ def test_a_vector_that_is_partly_valid() -> None:
     """A has 70 elements: lane 17 copies two of its four, later lanes none."""
 
     def move(tile: Buffer) -> Move:
-        return Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, less(THREAD * 4, 70), "tile", True, LEFT_OF_70)
+        return Move(
+            at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, less(THREAD * 4, 70), True, LEFT_OF_70, origin="tile"
+        )
 
     made = one_copy(move, 128)
     operands = make_operands(Gemm(1, 128, 70))
@@ -182,7 +184,9 @@ def test_a_vector_that_is_partly_valid() -> None:
     beyond = changed(
         made,
         lambda s: (
-            Move(s.dst, s.src, 4, s.guard, s.origin, True, one_more) if isinstance(s, Move) and s.asynchronous else None
+            Move(s.dst, s.src, 4, s.guard, True, one_more, origin=s.origin)
+            if isinstance(s, Move) and s.asynchronous
+            else None
         ),
     )
     with pytest.raises(SimulationError, match="A has 70 elements; element 70 is read"):
@@ -192,7 +196,9 @@ def test_a_vector_that_is_partly_valid() -> None:
 @pytest.mark.parametrize(("size", "asked", "lanes"), [(LEFT_OF_70, -2, "18-31"), (as_expr(5), 5, "0-31")])
 def test_a_copy_of_an_impossible_size(size: Expr, asked: int, lanes: str) -> None:
     """No guard holds back the lanes that are past the end; or the size is more than the copy has."""
-    made = one_copy(lambda tile: Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, None, "tile", True, size), 128)
+    made = one_copy(
+        lambda tile: Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, None, True, size, origin="tile"), 128
+    )
     run = simulate(made, make_operands(Gemm(1, 128, 160)), on_finding="collect")
     (found,) = run.errors
     assert found.kind is Kind.COPY_SIZE and found.buffer == "A" and found.hint

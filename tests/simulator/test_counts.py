@@ -28,7 +28,7 @@ from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Move
 from tilewright.ir.text import kernel_text
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Counters, Listener, count_sampled, simulate, standard_listeners
-from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Access
 
 THREAD = Var("threadIdx.x")
 

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ladders import find_rung
 from tilewright.problem.reference import make_operands
-from tilewright.simulator.events import Arithmetic, Issue, Landing, Listener, TmaCopy
+from tilewright.simulator.findings import Arithmetic, Issue, Landing, Listener, TmaCopy
 from tilewright.simulator.warps import Warps
 from tilewright.toolchain import build
 

@@ -23,7 +23,7 @@ from tilewright.ir.stmt import Alloc, Assign, Body, If, Let, Move, Stmt
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, simulate
 from tilewright.simulator.asynchronous.meeting_ops import _differ
-from tilewright.simulator.events import Issue, Listener, Meeting
+from tilewright.simulator.findings import Issue, Listener, Meeting
 from tilewright.simulator.journal import Role
 from tilewright.simulator.machine import Order
 

@@ -36,11 +36,12 @@ from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Move, Stmt
 from tilewright.problem import make_operands
 from tilewright.problem.reference import Operands, view
 from tilewright.simulator import Kind, simulate
-from tilewright.simulator.asynchronous.product_ops import WgmmaPending, WgmmaStep, _whole_groups
+from tilewright.simulator.asynchronous.product_ops import WgmmaStep, WgmmaWaitStep, _whole_groups
+from tilewright.simulator.convoy import Wait
+from tilewright.simulator.findings import Site
 from tilewright.simulator.journal import Role
 from tilewright.simulator.listeners import Executions
 from tilewright.simulator.machine import Order
-from tilewright.simulator.sites import Site
 
 SCHEDULES: list[Order] = ["lockstep", "warps", "moments"]
 
@@ -133,7 +134,7 @@ def test_the_sum_lies_in_its_registers(first: int, is_right: bool) -> None:
     if not is_right:
         assert only(run).kind is Kind.OUT_OF_BOUNDS
         assert f"sums has {SUMS + 3} elements" in only(run).headline
-        assert only(run).element == first + SUMS - 1
+        assert only(run).element == (first + SUMS - 1 if first >= 0 else first)
 
 
 @pytest.mark.parametrize(("first", "is_right"), [(-1, False), (0, True), (2, True), (3, False)])
@@ -143,7 +144,8 @@ def test_a_lies_in_its_registers(first: int, is_right: bool) -> None:
     run = ran(tiles.kernel(*zero, *multiplied(tiles, tiles.multiply(a=at(kept, as_expr(first))))), tiles.gemm)
     assert run.completed is is_right
     if not is_right:
-        assert (only(run).kind, only(run).element) == (Kind.OUT_OF_BOUNDS, first + 7)
+        outside = first + 7 if first >= 0 else first
+        assert (only(run).kind, only(run).element) == (Kind.OUT_OF_BOUNDS, outside)
 
 
 @pytest.mark.parametrize("what", ["sums", "kept"])
@@ -348,11 +350,13 @@ def test_a_wait_is_over_when_the_last_of_four_has_committed(late: int) -> None:
     counts = [3] * 8
     counts[late] = 2
     units: Any = Committed(*counts)
-    wait = WgmmaPending(Site.__new__(Site), units, np.arange(8), np.full(8, 3))
+    context: Any = SimpleNamespace(units=units)
+    thing = WgmmaWaitStep(Site.__new__(Site), context, 0)
+    wait = Wait(thing.site, thing, np.arange(8), np.full(8, 3))
     assert wait.ready().tolist() == [row // 4 != late // 4 for row in range(8)]
     half = wait.select(np.arange(8) >= 4)
-    assert half.ready().tolist() == [late < 4] * 4 and half.rows.tolist() == [4, 5, 6, 7]
-    assert WgmmaPending(wait.site, units, np.arange(8), np.full(8, 2)).ready().all()
+    assert half.ready().tolist() == [late < 4] * 4 and half.keys.tolist() == [4, 5, 6, 7]
+    assert Wait(thing.site, thing, np.arange(8), np.full(8, 2)).ready().all()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, If, Move, Stmt
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, simulate
-from tilewright.simulator.events import Issue, Listener
+from tilewright.simulator.findings import Issue, Listener
 from tilewright.simulator.journal import Role
 from tilewright.simulator.machine import Order
 

@@ -9,9 +9,8 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO
 from tilewright.ir.stmt import Move
-from tilewright.simulator.events import Access, Arithmetic, Branch, Iterations, Listener, Meeting, Wire
+from tilewright.simulator.findings import Access, Arithmetic, Branch, Iterations, Listener, Meeting, Site, Wire
 from tilewright.simulator.listeners import Divergence, Executions, GlobalTraffic, SharedTraffic
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Lanes, Mask
 
 LANE = np.arange(32)

@@ -22,7 +22,7 @@ from tilewright.ir.expr import Binary, Const, Expr, Op
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, If, LoadMatrices
 from tilewright.simulator import Finding, Kind, Listener, Run, simulate
-from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Access
 
 ELEMENTS = 64 * 128
 

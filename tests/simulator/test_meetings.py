@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.simulator.asynchronous.meetings import Meetings, MeetingWait
-from tilewright.simulator.sites import Site
+from tilewright.simulator.asynchronous.meetings import NAMED_BARRIER, Meetings
+from tilewright.simulator.convoy import Wait
+from tilewright.simulator.findings import Site
 
 
 class Met:
@@ -27,7 +28,7 @@ def test_a_barrier_of_all_warps_opens_when_those_that_are_left_are_there(
 ) -> None:
     """Each warp that does not wait may arrive or end; a barrier expects the warps of its key that are left."""
     met = Met()
-    meetings = Meetings(keys, met)  # type: ignore[arg-type]
+    meetings = Meetings(keys, met, NAMED_BARRIER)  # type: ignore[arg-type]
     left = [set(range(key * warps, (key + 1) * warps)) for key in range(keys)]
     there: list[set[int]] = [set() for _ in range(keys)]
     opened, groups = [0] * keys, []
@@ -55,7 +56,7 @@ def test_a_barrier_of_all_warps_opens_when_those_that_are_left_are_there(
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12))
 def test_a_barrier_names_the_arrival_that_expects_another_number(counts: list[int]) -> None:
     """By hand: an arrival is wrong where others wait already and the last of them expected another number."""
-    meetings = Meetings(1, Met())  # type: ignore[arg-type]
+    meetings = Meetings(1, Met(), NAMED_BARRIER)  # type: ignore[arg-type]
     waiting, expected = 0, 0
     for row, count in enumerate(counts):
         _, wrong = meetings.arrive(np.array([0]), np.array([row]), np.array([count]))
@@ -69,7 +70,7 @@ def test_a_barrier_names_the_arrival_that_expects_another_number(counts: list[in
 @given(st.lists(st.integers(0, 2), max_size=12), st.integers(1, 4))
 def test_warps_that_come_at_once_wait_for_openings_of_their_own(keys: list[int], count: int) -> None:
     """By hand: of those who come to a barrier in turn, each `count` wait for one opening."""
-    meetings = Meetings(3, Met())  # type: ignore[arg-type]
+    meetings = Meetings(3, Met(), NAMED_BARRIER)  # type: ignore[arg-type]
     awaited, _ = meetings.arrive(np.array(keys, int), np.arange(len(keys)), np.full(len(keys), count))
     assert awaited.tolist() == [keys[:at].count(key) // count + 1 for at, key in enumerate(keys)]
     assert meetings.rounds.tolist() == [keys.count(key) // count for key in range(3)]
@@ -77,10 +78,10 @@ def test_warps_that_come_at_once_wait_for_openings_of_their_own(keys: list[int],
 
 @pytest.mark.parametrize(("round_", "ready"), [(1, True), (2, True), (3, False)])
 def test_a_wait_is_over_from_the_round_on_that_it_waits_for(round_: int, ready: bool) -> None:
-    meetings = Meetings(2, Met())  # type: ignore[arg-type]
+    meetings = Meetings(2, Met(), NAMED_BARRIER)  # type: ignore[arg-type]
     for row in range(2):
         meetings.arrive(np.array([1]), np.array([row]), np.array([1]))
     assert meetings.rounds.tolist() == [0, 2]
-    wait = MeetingWait(Site.__new__(Site), meetings, np.array([1, 0]), np.array([round_, 1]), "")
+    wait = Wait(Site.__new__(Site), meetings, np.array([1, 0]), np.array([round_, 1]))
     assert wait.ready().tolist() == [ready, False]
     assert wait.select(np.array([True, False])).ready().tolist() == [ready]

@@ -35,8 +35,8 @@ from tilewright.kernels.wgmma_presets import one_tile
 from tilewright.lowering import rank_carriers, roles
 from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
 from tilewright.lowering.spare_warps import Team
-from tilewright.planning.stack import Shards
-from tilewright.planning.tile_parts import TileParts
+from tilewright.planning.beside_products import TileParts
+from tilewright.planning.packing import Shards
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.problem.reference import view
 from tilewright.simulator import Rank, RanksRun, simulate_ranks

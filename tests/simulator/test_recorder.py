@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -22,13 +23,13 @@ from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Operands, make_operands
 from tilewright.simulator import simulate
 from tilewright.simulator.context import Context
+from tilewright.simulator.control import ObservedInstruction, ObservedOperation
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.observed import ObservedInstruction, ObservedOperation
-from tilewright.simulator.recorder import Recording, faults, record
+from tilewright.simulator.findings import Site
+from tilewright.simulator.recorder import Recording, record
 from tilewright.simulator.recorder.cells import runs_of
 from tilewright.simulator.recorder.recorder import Recorder
 from tilewright.simulator.recorder.units import UnderWay
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 from tilewright.toolchain import Build, build
 
@@ -219,10 +220,11 @@ def test_a_race_in_a_long_run_is_kept() -> None:
 def test_what_happened_after_a_finding_is_not_the_earlier_access(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first moment is the line of the earlier access, the last one is that line again, on the element."""
     moments = [SimpleNamespace(line=line, kind="step", warps=(0,)) for line in (3, 9, 3)]
-    monkeypatch.setattr(faults, "_touches", lambda recorder, moment, earlier, finding: moment is moments[2])
+    module: Any = sys.modules[record.__module__]
+    monkeypatch.setattr(module, "_touches", lambda recorder, moment, earlier, finding: moment is moments[2])
     recorder: Any = SimpleNamespace(block=(0, 0, 0), moments=moments)
     earlier: Any = SimpleNamespace(block=(0, 0, 0), line=3, warp=0)
-    assert faults._earlier(recorder, cast("Any", None), earlier, 1) == 0
+    assert module._earlier(recorder, cast("Any", None), earlier, 1) == 0
 
 
 def _ring(kernel: Kernel) -> Recording:

@@ -21,8 +21,7 @@ from tilewright.ir.visit import walk
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, search_orders, simulate
 from tilewright.simulator.journal import Effect, Role
-from tilewright.simulator.search.explore import Order, explore
-from tilewright.simulator.search.orders import OrderSearch
+from tilewright.simulator.search.orders import Order, OrderSearch, explore
 from tilewright.simulator.stepped import Actor
 
 Act = tuple[str, int, int]

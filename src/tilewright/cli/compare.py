@@ -30,7 +30,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.templates import rendered
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.schedule.diff import diff
+from tilewright.schedule.schedule import diff
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import format_seconds

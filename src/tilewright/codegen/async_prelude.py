@@ -294,153 +294,131 @@ def store_matrices_name(count: int, transposed: bool) -> str:
     return f"store_matrices_x{count}{'_transposed' if transposed else ''}"
 
 
-def async_prelude() -> dict[str, str]:
-    """Every snippet by the name it defines; those of wgmma are made on demand by `wgmma_text`."""
-    return {**_mbarriers(), **_tma(), **_threads(), **_wgmma()}
+def async_prelude() -> tuple[str, ...]:
+    """Every snippet; those of wgmma are made on demand by `wgmma_text`."""
+    return (*_mbarriers(), *_tma(), *_threads(), *_wgmma())
 
 
-def _mbarriers() -> dict[str, str]:
+def _mbarriers() -> tuple[str, ...]:
     """The type of tensor maps, which later snippets name; mbarriers, and flags in global memory."""
     barrier, at = "unsigned long long* barrier", f'"r"({_SHARED}(barrier))'
-    return {
-        TENSOR_MAP: "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
-        "init_barrier": _plain(
+    return (
+        "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
+        _plain(
             "Makes an mbarrier whose phases take so many arrivals.",
             f"init_barrier({barrier}, int arrivals)",
             "mbarrier.init.shared::cta.b64 [%0], %1",
             f'{at}, "r"(arrivals)',
         ),
-        "fence_barriers": _plain(
+        _plain(
             "New barriers are seen by TMA and by the cluster.",
             "fence_barriers()",
             "fence.mbarrier_init.release.cluster",
         ),
-        "expect_bytes": _plain(
+        _plain(
             "Arrives, and the phase waits for so many bytes more.",
             f"expect_bytes({barrier}, int bytes)",
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1",
             f'{at}, "r"(bytes)',
         ),
-        "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
-        "arrive_behind_copies": _plain(
+        _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
+        _plain(
             "Arrives when the copies that this thread started so far have landed.",
             f"arrive_behind_copies({barrier})",
             "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0]",
             at,
         ),
-        "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
-        "wait_barrier": _WAIT_BARRIER,
-        "wait_barrier_of_cluster": _WAIT_BARRIER_OF_CLUSTER,
-        **{store_async_name(count): _store_async(count) for count in (1, 2, 4)},
-        **{flag_name("wait_flag", scope): _wait_flag(scope) for scope in Scope},
-        **{flag_name("wait_count", scope): _wait_flag(scope, or_later=True) for scope in Scope},
-        **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
-        **{flag_name("set_flag", scope): _signal_flag(scope, releases=False) for scope in Scope},
-        **{flag_name("add_to_flag", scope): _add_to_flag(scope) for scope in Scope},
-    }
+        _ARRIVE_IN_CLUSTER,
+        _WAIT_BARRIER,
+        _WAIT_BARRIER_OF_CLUSTER,
+        *(_store_async(count) for count in (1, 2, 4)),
+        *(_wait_flag(scope) for scope in Scope),
+        *(_wait_flag(scope, or_later=True) for scope in Scope),
+        *(_signal_flag(scope) for scope in Scope),
+        *(_signal_flag(scope, releases=False) for scope in Scope),
+        *(_add_to_flag(scope) for scope in Scope),
+    )
 
 
-def _tma() -> dict[str, str]:
+def _tma() -> tuple[str, ...]:
     """Copies by TMA, and what orders them."""
-    return {
-        "prefetch_map": _plain(
+    return (
+        _plain(
             "Tells TMA of a matrix before its first copy.",
             "prefetch_map(const TensorMap* map)",
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
-        **{
-            f"tma_load{'_multicast' * multicast}{'_evict_first' * first}{_suffix(rank)}": _tma_load(
-                rank, multicast=multicast, evict_first=first
-            )
+        *(
+            _tma_load(rank, multicast=multicast, evict_first=first)
             for rank in (2, 3, 4)
             for multicast in (False, True)
             for first in (False, True)
-        },
-        **{f"tma_prefetch{_suffix(rank)}": _tma_prefetch(rank) for rank in (2, 3, 4)},
-        "bulk_prefetch": _plain(
+        ),
+        *(_tma_prefetch(rank) for rank in (2, 3, 4)),
+        _plain(
             "Asks the L2 for bytes that are read later.",
             "bulk_prefetch(const void* first, int bytes)",
             "cp.async.bulk.prefetch.L2.global [%0], %1",
             '"l"(first), "r"(bytes)',
         ),
-        **{
-            f"tma_store{'_evict_first' * first}{_suffix(rank)}": _tma_store(rank, evict_first=first)
-            for rank in (2, 3, 4)
-            for first in (False, True)
-        },
-        "commit_stores": _plain(
-            "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
-        ),
-        "wait_stores_read": _counted(
+        *(_tma_store(rank, evict_first=first) for rank in (2, 3, 4) for first in (False, True)),
+        _plain("The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"),
+        _counted(
             "Waits until at most so many groups still read shared memory.",
             "wait_stores_read",
             "cp.async.bulk.wait_group.read",
         ),
-        "wait_stores": _counted(
-            "Waits until at most so many groups are not complete.", "wait_stores", "cp.async.bulk.wait_group"
-        ),
-        "fence_proxy": _plain(
+        _counted("Waits until at most so many groups are not complete.", "wait_stores", "cp.async.bulk.wait_group"),
+        _plain(
             "Ordinary accesses to shared memory come before later asynchronous ones.",
             "fence_proxy()",
             "fence.proxy.async.shared::cta",
         ),
-        "fence_proxy_global": _plain(
+        _plain(
             "Ordinary accesses to global memory, and what was waited for, come before later asynchronous ones.",
             "fence_proxy_global()",
             "fence.proxy.async.global",
         ),
-    }
+    )
 
 
-def _threads() -> dict[str, str]:
+def _threads() -> tuple[str, ...]:
     """Programmatic dependent launch, barriers of threads, registers of warpgroups."""
-    return {
-        "start_next_grid": _plain(
-            "The next kernel may start where there is room.",
-            "start_next_grid()",
-            "griddepcontrol.launch_dependents",
+    return (
+        _plain(
+            "The next kernel may start where there is room.", "start_next_grid()", "griddepcontrol.launch_dependents"
         ),
-        "wait_previous_grid": _plain(
+        _plain(
             "Waits until the kernels before this one have ended, and what they wrote is there.",
             "wait_previous_grid()",
             "griddepcontrol.wait",
         ),
-        **{wait_guarded_name(guard): _wait_guarded(guard) for guard in Guard},
-        "cluster_barrier": _CLUSTER_BARRIER,
-        "team_barrier": _plain(
+        *(_wait_guarded(guard) for guard in Guard),
+        _CLUSTER_BARRIER,
+        _plain(
             "So many threads meet at a named barrier.",
             "team_barrier(int number, int threads)",
             "bar.sync %0, %1",
             '"r"(number), "r"(threads)',
         ),
-        "shrink_registers": _counted(
+        _counted(
             "Gives up the registers above `count` a thread.", "shrink_registers", "setmaxnreg.dec.sync.aligned.u32"
         ),
-        "grow_registers": _counted(
-            "Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"
-        ),
-    }
+        _counted("Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"),
+    )
 
 
-def _wgmma() -> dict[str, str]:
+def _wgmma() -> tuple[str, ...]:
     """wgmma and stmatrix."""
-    return {
-        "wgmma_fence": _plain(
-            "Accumulators written so far come before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"
-        ),
-        "wgmma_commit_group": _plain(
-            "The wgmma started so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"
-        ),
-        "wgmma_wait_group": _WAIT_PRODUCTS,
-        "matrix_start": _MATRIX_START,
-        "matrix_descriptor": _MATRIX_DESCRIPTOR,
-        **{
-            store_matrices_name(count, transposed): _store_matrices(count, transposed)
-            for count in (1, 2, 4)
-            for transposed in (False, True)
-        },
-    }
+    return (
+        _plain("Accumulators written so far come before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"),
+        _plain("The wgmma started so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"),
+        _WAIT_PRODUCTS,
+        _MATRIX_START,
+        _MATRIX_DESCRIPTOR,
+        *(_store_matrices(count, transposed) for count in (1, 2, 4) for transposed in (False, True)),
+    )
 
 
 def wgmma_name(instruction: MatrixInstruction, *, a_in_registers: bool = False) -> str:

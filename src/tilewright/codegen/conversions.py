@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class CudaFormat:
     to. round_pair: the function that rounds two elements of a fragment.
     vectors: for each number of elements of one access, the function that views the first as the whole, and the type of
     that view. register: the constraint of inline PTX for a 32-bit register of sums ("f"), and how many elements it
-    holds. snippets: the definitions of its type and its functions, by the name that they define.
+    holds. snippets: the definitions of its type and its functions.
     """
 
     literal: Callable[[float], str]
@@ -37,7 +37,7 @@ class CudaFormat:
     round_pair: str = ""
     vectors: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     register: tuple[str, int] | None = None
-    snippets: Mapping[str, str] = field(default_factory=dict)
+    snippets: tuple[str, ...] = ()
 
 
 def _bits_of(dtype: DType) -> Callable[[float], str]:
@@ -169,61 +169,30 @@ __device__ __forceinline__ e5m2_bits e5m2_from_float(float value) {
 _FLOAT_VECTORS = {2: ("as_float2", "float2"), 4: ("as_float4", "float4")}
 
 
-def _byte_vectors(name: str) -> Mapping[int, tuple[str, str]]:
+def _held_as_bits(dtype: DType, name: str, times: str, snippets: tuple[str, ...]) -> CudaFormat:
+    """times: what stands in the names of its vectors between its own and their width."""
     views = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-    return {width: (f"as_{name}x{width}", view) for width, view in views.items()}
+    widths = ((size_bytes // dtype.bytes, view) for size_bytes, view in views.items())
+    return CudaFormat(
+        literal=_bits_of(dtype),
+        to_float=f"float_from_{name}",
+        from_float=f"{name}_from_float",
+        snippets=snippets,
+        vectors={width: (f"as_{name}{times}{width}", view) for width, view in widths if width > 1},
+    )
 
 
 _FORMATS: dict[DType, CudaFormat] = {
     F32: CudaFormat(literal=_float, in_c=True, fma="fmaf", vectors=_FLOAT_VECTORS, register=("f", 1)),
     F64: CudaFormat(literal=_double, in_c=True, fma="fma"),
-    F16: CudaFormat(
-        literal=_bits_of(F16),
+    F16: replace(
+        _held_as_bits(F16, "half", "", (_HALF_BITS, _FMA_HALF, _FLOAT_FROM_HALF, _HALF_FROM_FLOAT)),
         fma="fma_half",
-        to_float="float_from_half",
-        from_float="half_from_float",
-        snippets={
-            F16.cuda: _HALF_BITS,
-            "fma_half": _FMA_HALF,
-            "float_from_half": _FLOAT_FROM_HALF,
-            "half_from_float": _HALF_FROM_FLOAT,
-        },
-        vectors={2: ("as_half2", "unsigned"), 4: ("as_half4", "uint2"), 8: ("as_half8", "uint4")},
         register=("r", 2),
     ),
-    BF16: CudaFormat(
-        literal=_bits_of(BF16),
-        to_float="float_from_bf16",
-        from_float="bf16_from_float",
-        snippets={
-            BF16.cuda: _BF16_BITS,
-            "float_from_bf16": _FLOAT_FROM_BF16,
-            "bf16_from_float": _BF16_FROM_FLOAT,
-        },
-        vectors={2: ("as_bf16x2", "unsigned"), 4: ("as_bf16x4", "uint2"), 8: ("as_bf16x8", "uint4")},
-    ),
-    E4M3: CudaFormat(
-        literal=_bits_of(E4M3),
-        to_float="float_from_e4m3",
-        from_float="e4m3_from_float",
-        snippets={
-            E4M3.cuda: _E4M3_BITS,
-            "float_from_e4m3": _FLOAT_FROM_E4M3,
-            "e4m3_from_float": _E4M3_FROM_FLOAT,
-        },
-        vectors=_byte_vectors("e4m3"),
-    ),
-    E5M2: CudaFormat(
-        literal=_bits_of(E5M2),
-        to_float="float_from_e5m2",
-        from_float="e5m2_from_float",
-        snippets={
-            E5M2.cuda: _E5M2_BITS,
-            "float_from_e5m2": _FLOAT_FROM_E5M2,
-            "e5m2_from_float": _E5M2_FROM_FLOAT,
-        },
-        vectors=_byte_vectors("e5m2"),
-    ),
+    BF16: _held_as_bits(BF16, "bf16", "x", (_BF16_BITS, _FLOAT_FROM_BF16, _BF16_FROM_FLOAT)),
+    E4M3: _held_as_bits(E4M3, "e4m3", "x", (_E4M3_BITS, _FLOAT_FROM_E4M3, _E4M3_FROM_FLOAT)),
+    E5M2: _held_as_bits(E5M2, "e5m2", "x", (_E5M2_BITS, _FLOAT_FROM_E5M2, _E5M2_FROM_FLOAT)),
     TF32: CudaFormat(literal=_float, from_float="tf32_from_float", round_pair="round_pair_to_tf32"),
     TF32_TRUNCATED: CudaFormat(literal=_float),
     I32: CudaFormat(literal=_int, in_c=True, vectors={4: ("as_int4", "int4")}),
@@ -312,7 +281,7 @@ def _as_vector(dtype: DType, width: int) -> str:
     )
 
 
-def format_prelude() -> dict[str, str]:
-    """Every snippet of every format by the name it defines, in the order of printing."""
-    defined = {name: text for one in _FORMATS.values() for name, text in one.snippets.items()}
-    return defined | {view[0]: _as_vector(dtype, width) for (dtype, width), view in VECTORS.items()}
+def format_prelude() -> tuple[str, ...]:
+    """Every snippet of every format, in the order of printing."""
+    defined = (text for one in _FORMATS.values() for text in one.snippets)
+    return (*defined, *(_as_vector(dtype, width) for dtype, width in VECTORS))

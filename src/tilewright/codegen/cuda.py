@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.artifacts import CudaSource, Parameter
-from tilewright.codegen import descriptors
+from tilewright.codegen.async_calls import declared
 from tilewright.codegen.async_prelude import TENSOR_MAP
 from tilewright.codegen.expr import CudaExpr
 from tilewright.codegen.lines import WIDTH, Line, rows_of
@@ -95,7 +95,7 @@ def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) 
     expr = CudaExpr(names)
     tables = _tables(kernel, names)
     printer = BodyPrinter(names, expr, kernel.body, merge=merge)
-    shared = [*_own_problem(kernel, expr), *_shared(kernel, printer), *descriptors.declared(kernel.body, expr)]
+    shared = [*_own_problem(kernel, expr), *_shared(kernel, printer), *declared(kernel.body, expr)]
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []
     signature = _signature(kernel, names.entry, expr, linkage)

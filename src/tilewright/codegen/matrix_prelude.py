@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from tilewright.codegen.conversions import sum_register
 from tilewright.dtypes import DType
@@ -198,22 +199,13 @@ __device__ __forceinline__ void transpose_quad(void* place) {
 }"""
 
 
-def _all_orders(instruction: MatrixInstruction) -> Sequence[tuple[Order, Order] | None]:
-    return [(a, b) for a in Order for b in Order] if instruction.is_opaque else [None]
-
-
-def matrix_prelude() -> dict[str, str]:
-    """Every snippet by the name it defines."""
-    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR, "transpose_quad": _TRANSPOSE_QUAD}
-    for count in (1, 2, 4):
-        for transposed in (False, True):
-            found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)
+def matrix_prelude() -> tuple[str, ...]:
+    """Every snippet."""
+    found = [_TF32_FROM_FLOAT, _ROUND_PAIR, _TRANSPOSE_QUAD]
+    found += (_load_matrices(count, transposed) for count in (1, 2, 4) for transposed in (False, True))
     for instruction in (known for known in INSTRUCTIONS if not known.reads_shared):
-        for order in Order if instruction.is_opaque else ():
-            for role in ("A", "B"):
-                found[load_fragment_name(instruction, role, order)] = _load_fragment(instruction, role, order)
-        for orders in _all_orders(instruction):
-            found[multiply_name(instruction, orders)] = _multiply(instruction, orders)
-        for order in Order if instruction.is_opaque else ():
-            found[store_fragment_name(instruction, order)] = _store_fragment(instruction, order)
-    return found
+        orders = tuple(Order) if instruction.is_opaque else ()
+        found += (_load_fragment(instruction, role, order) for order in orders for role in ("A", "B"))
+        found += (_multiply(instruction, both) for both in (product(orders, orders) if orders else (None,)))
+        found += (_store_fragment(instruction, order) for order in orders)
+    return tuple(found)

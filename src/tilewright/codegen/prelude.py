@@ -6,6 +6,7 @@ only where it is used. Inline PTX lives nowhere else: a kernel body calls a func
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tilewright.codegen.async_prelude import async_prelude, wgmma_text
@@ -178,23 +179,34 @@ def _function(name: str, comment: str, text: str) -> str:
 
 PASSED_TABLE = "PassedTable"
 
-PRELUDE: dict[str, str] = {
-    "apart": _APART,
-    "uniform": _UNIFORM,
-    COMBINES_UP[Op.ADD]: _from_below(Op.ADD, "add.s32", "Adds"),
-    COMBINES_UP[Op.MAX]: _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
-    PASSED_TABLE: f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
-    **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
-    **format_prelude(),
-    **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
-    **{load_streaming(view): _load_streaming(view) for view in STREAMED},
-    STORE_WHERE: _STORE_WHERE,
-    "commit_copies": _COMMIT_COPIES,
-    "wait_copies": _WAIT_COPIES,
-    **matrix_prelude(),
-    **unpack_prelude(),
-    **async_prelude(),
-}
+_DEFINED = re.compile(r"__forceinline__ [^(]*?(\w+)\(|typedef [^;]* (\w+);|struct (?:__align__\(\d+\) )?(\w+) {")
+
+
+def defined(snippet: str) -> str:
+    """The name of the first function or type of a snippet."""
+    found = _DEFINED.search(snippet)
+    assert found is not None, f"a snippet defines a function or a type: {snippet}"
+    return str(found[found.lastindex or 0])
+
+
+_SNIPPETS = (
+    _APART,
+    _UNIFORM,
+    _from_below(Op.ADD, "add.s32", "Adds"),
+    _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
+    f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
+    *(_function(name, *parts) for name, parts in _FUNCTIONS.items()),
+    *format_prelude(),
+    *map(_copy_async, COPIES),
+    *map(_load_streaming, STREAMED),
+    _STORE_WHERE,
+    _COMMIT_COPIES,
+    _WAIT_COPIES,
+    *matrix_prelude(),
+    *unpack_prelude(),
+    *async_prelude(),
+)
+PRELUDE: dict[str, str] = {defined(snippet): snippet for snippet in _SNIPPETS}
 """Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""
 
 

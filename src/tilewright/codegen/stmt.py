@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.codegen.async_calls import async_call
 from tilewright.codegen.conversions import access_type, cuda_format, vector
@@ -17,7 +17,6 @@ from tilewright.codegen.matrix_prelude import (
 )
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import COMBINES_UP, STORE_WHERE, copy_async, load_streaming
-from tilewright.codegen.scalars import declarations
 from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreAsync, StoreMatrices
@@ -47,6 +46,49 @@ from tilewright.ir.stmt import (
 from tilewright.ir.visit import Path, exprs_of, moved_from, walk, walk_expr, written
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, WORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """moved: the `Alloc`s of a body that are not printed where they stand. first: the statement, by its index,
+    that declares a buffer, and whether nothing writes it afterwards."""
+
+    moved: frozenset[int]
+    first: dict[int, tuple[Buffer, bool]]
+
+
+def declarations(body: Body) -> Declarations:
+    """Which statements of `body` declare the scalar they write: `float a; ... a = A[i];` -> `const float a = A[i];`."""
+    moved: set[int] = set()
+    first: dict[int, tuple[Buffer, bool]] = {}
+    for index, stmt in enumerate(body):
+        if not isinstance(stmt, Alloc) or not is_scalar(stmt.buffer):
+            continue
+        users = [i for i in range(index + 1, len(body)) if _mentions(body[i], stmt.buffer)]
+        if users and _sets(body[users[0]], stmt.buffer) and not _reads(body[users[0]], stmt.buffer):
+            moved.add(index)
+            later = walk(body[users[0] + 1 :])
+            first[users[0]] = (stmt.buffer, not any(_writes(s, stmt.buffer) for _, s in later))
+    return Declarations(frozenset(moved), first)
+
+
+def _mentions(stmt: Stmt, buffer: Buffer) -> bool:
+    return any(_writes(inner, buffer) or _reads(inner, buffer) for _, inner in walk((stmt,)))
+
+
+def _sets(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement can declare a scalar."""
+    return isinstance(stmt, (Assign, Move)) and stmt.dst.buffer == buffer
+
+
+def _writes(stmt: Stmt, buffer: Buffer) -> bool:
+    return any(place.buffer == buffer for place in written(stmt))
+
+
+def _reads(stmt: Stmt, buffer: Buffer) -> bool:
+    if isinstance(stmt, Move) and stmt.src.buffer == buffer:
+        return True
+    return any(isinstance(part, Load) and part.buffer == buffer for expr in exprs_of(stmt) for part in walk_expr(expr))
 
 
 class BodyPrinter:

@@ -81,7 +81,6 @@ def _unpack_e4m3(dtype: DType) -> str:
     )
 
 
-def unpack_prelude() -> dict[str, str]:
-    """Every snippet by the name it defines."""
-    made = {INT4: _unpack_int4, E4M3_CODES: _unpack_e4m3}
-    return {unpack_name(codes, dtype): text(dtype) for codes, text in made.items() for dtype in _PAIRS}
+def unpack_prelude() -> tuple[str, ...]:
+    """Every snippet."""
+    return tuple(text(dtype) for text in (_unpack_int4, _unpack_e4m3) for dtype in _PAIRS)

@@ -35,8 +35,7 @@ from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import estimates, is_ruled_out
-from tilewright.planning.packing import Alignment
-from tilewright.planning.stack import Shards
+from tilewright.planning.packing import Alignment, Shards
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 

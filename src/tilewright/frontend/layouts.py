@@ -13,7 +13,7 @@ from itertools import product as every
 from tilewright.frontend.libraries.views import Shape, View
 from tilewright.frontend.shapes import NeedsCopy, Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Stack
 from tilewright.problem.gemm import Order
 from tilewright.runtime.memory import c_strides
 

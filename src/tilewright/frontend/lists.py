@@ -34,9 +34,8 @@ from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher, refuse_capture
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Groups
 from tilewright.planning.plan import GroupPlan, Plan
-from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
 
 Arrays = tuple[Any, Any, Any]

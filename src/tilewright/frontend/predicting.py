@@ -11,8 +11,8 @@ from tilewright.frontend.options import Precision, options_of
 from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.model.prediction import Prediction
 from tilewright.planning.account import dispatcher_on_paper
+from tilewright.planning.on_paper import predict_plan
 from tilewright.planning.plan import Plan
-from tilewright.planning.predicted import predict_plan
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.memory import c_strides
 

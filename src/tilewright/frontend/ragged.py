@@ -25,8 +25,8 @@ from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Groups as Ragged
 from tilewright.planning.plan import Plan
-from tilewright.planning.stack import Groups as Ragged
 from tilewright.runtime.memory import c_strides
 
 

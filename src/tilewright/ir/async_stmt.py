@@ -7,7 +7,7 @@ and the one that waits for them; what lies between must not touch their memory. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.artifacts import TensorBox
 from tilewright.enums import Spelled
@@ -63,12 +63,18 @@ class TensorMap:
 
 
 @dataclass(frozen=True, slots=True)
-class InitBarrier:
+class Originated:
+    """A statement of a declared thing. origin: its name."""
+
+    origin: str = field(default="", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class InitBarrier(Originated):
     """An mbarrier comes into being: a phase is complete after `arrivals` arrivals and all bytes expected."""
 
     place: Ref
     arrivals: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +83,15 @@ class FenceBarriers:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectBytes:
+class ExpectBytes(Originated):
     """This thread arrives at an mbarrier of its block, and the phase waits for `size_bytes` more to land."""
 
     place: Ref
     size_bytes: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ArriveBarrier:
+class ArriveBarrier(Originated):
     """This thread arrives at an mbarrier: of its block, or at the same place in block `rank` of the cluster.
 
     behind_copies: not at once, but when the asynchronous copies (cp.async) that it started so far have landed, for
@@ -95,12 +100,11 @@ class ArriveBarrier:
 
     place: Ref
     rank: Expr | None = None
-    origin: str = ""
     behind_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class WaitBarrier:
+class WaitBarrier(Originated):
     """This thread waits until the phase of the given parity is complete.
 
     A new barrier is in phase 0: waiting for parity 1 passes at once, waiting for parity 0 waits for the first phase.
@@ -109,12 +113,11 @@ class WaitBarrier:
 
     place: Ref
     parity: Expr
-    origin: str = ""
     of_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAsync:
+class StoreAsync(Originated):
     """st.async: this thread starts the store of `count` neighbouring registers to shared memory of block `rank` of the
     cluster, at the place `dst`; the bytes are told to the barrier at the place `signal` of that block.
 
@@ -126,11 +129,10 @@ class StoreAsync:
     count: int
     rank: Expr
     signal: Ref
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TmaLoad:
+class TmaLoad(Originated):
     """One thread starts the copy of a box from global to shared memory; its bytes are told to the barrier `signal`.
 
     at: the box's first element, as the map counts. dst: where it lands, a multiple of the swizzle's repeat. mask: the
@@ -144,32 +146,29 @@ class TmaLoad:
     signal: Ref
     mask: Expr | None = None
     evict_first: bool = False
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TmaPrefetch:
+class TmaPrefetch(Originated):
     """The L2 is asked for a box that a copy will read later. Nothing is read: what is written to the box meanwhile is
     what that copy finds. at: the box's first element, as the map counts. Source: PTX ISA 9.0,
     cp.async.bulk.prefetch.tensor."""
 
     map: TensorMap
     at: tuple[Expr, ...]
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class BulkPrefetch:
+class BulkPrefetch(Originated):
     """The L2 is asked for bytes of global memory that are read later; both the place and the size are multiples of 16
     bytes. Nothing is read, as by `TmaPrefetch`. Source: PTX ISA 9.0, cp.async.bulk.prefetch."""
 
     place: Ref
     size_bytes: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TmaStore:
+class TmaStore(Originated):
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them. evict_first: as of `TmaLoad`, what it
     writes."""
@@ -178,7 +177,6 @@ class TmaStore:
     at: tuple[Expr, ...]
     src: Ref
     evict_first: bool = False
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +228,7 @@ class TeamBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalFlag:
+class SignalFlag(Originated):
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
     passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release.
     releases: False where nobody waits for the value, and nothing need be visible. adds: the flag counts, and the value
@@ -238,20 +236,18 @@ class SignalFlag:
 
     place: Ref
     value: Expr
-    origin: str = ""
     scope: Scope = Scope.GPU
     releases: bool = True
     adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class WaitFlag:
+class WaitFlag(Originated):
     """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone.
     or_later: the flag counts, and may have gone on; counters may wrap around."""
 
     place: Ref
     value: Expr
-    origin: str = ""
     scope: Scope = Scope.GPU
     or_later: bool = False
 
@@ -275,7 +271,7 @@ class WgmmaCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaWait:
+class WgmmaWait(Originated):
     """This warpgroup waits until at most `pending` of its youngest wgmma groups are not complete.
 
     sums: registers that are read next, all of the buffer; the compiler cannot see that the wait is for them.
@@ -283,7 +279,6 @@ class WgmmaWait:
 
     pending: int
     sums: Ref | None = None
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +299,7 @@ class SharedMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Wgmma:
+class Wgmma(Originated):
     """`d += a @ b` by the four warps of a warpgroup, some time before it is waited for.
 
     d: where each lane's fragment of the sum begins. a: a tile in shared memory, or where each lane's fragment of it
@@ -317,7 +312,6 @@ class Wgmma:
     a: SharedMatrix | Ref
     b: SharedMatrix
     fresh: Expr | None = None
-    origin: str = ""
 
     @property
     def a_place(self) -> Ref:
@@ -325,14 +319,13 @@ class Wgmma:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMatrices:
+class StoreMatrices(Originated):
     """stmatrix: `count` matrices of 8 rows of 16 bytes from a warp's registers to shared memory, as LoadMatrices."""
 
     dst: Ref
     src: Ref
     count: int
     transposed: bool = False
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.dtypes import I64, DType
 from tilewright.enums import Spelled
@@ -61,10 +62,7 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return prod(self.shape)
 
     @property
     def size_bytes(self) -> int:

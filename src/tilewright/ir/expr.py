@@ -3,16 +3,17 @@
 Integer expressions index memory; float expressions are arithmetic on registers. The operators `+ - * // % ^ & >> <<`
 and the comparisons build nodes and fold constants, so that the formulas of `tilewright.layout` work on expressions
 as they do on integers. Integer division and remainder are only ever applied to values of at least 0, where C and
-Python agree.
+Python agree. `Env` is what names mean where a statement stands: emitters take it instead of having their statements
+rewritten.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
 from tilewright.dtypes import BOOL, F32, I32, DType
 from tilewright.errors import FormatError
@@ -20,44 +21,6 @@ from tilewright.problem.functions import Function
 
 if TYPE_CHECKING:
     from tilewright.ir.buffer import Buffer
-
-
-class Op(Enum):
-    """A binary operator: its text in IR and CUDA alike, and its binding strength (higher binds tighter)."""
-
-    ADD = ("+", 9)
-    SUB = ("-", 9)
-    MUL = ("*", 10)
-    DIV = ("/", 10)  # of integers >= 0; cut towards zero, as C does, where one is not
-    MOD = ("%", 10)  # of integers >= 0; with the sign of the dividend, as in C
-    SHL = ("<<", 8)
-    SHR = (">>", 8)
-    AND = ("&", 6)
-    XOR = ("^", 5)
-    LT = ("<", 7.5)
-    LE = ("<=", 7.5)
-    GE = (">=", 7.5)
-    EQ = ("==", 7)
-    NE = ("!=", 7)
-    LAND = ("&&", 3)
-    LOR = ("||", 2)
-    MIN = ("min", 12)
-    MAX = ("max", 12)
-
-    @property
-    def text(self) -> str:
-        return str(self.value[0])
-
-    @property
-    def strength(self) -> float:
-        return float(self.value[1])
-
-    @property
-    def is_comparison(self) -> bool:
-        return self in _COMPARISONS
-
-
-_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
 
 
 def quotient(a: int, b: int) -> int:
@@ -78,26 +41,38 @@ def remainder(a: int, b: int) -> int:
     return a - quotient(a, b) * b
 
 
-_FOLD: dict[Op, Callable[[int, int], int]] = {
-    Op.ADD: operator.add,
-    Op.SUB: operator.sub,
-    Op.MUL: operator.mul,
-    Op.DIV: quotient,
-    Op.MOD: remainder,
-    Op.SHL: operator.lshift,
-    Op.SHR: operator.rshift,
-    Op.AND: operator.and_,
-    Op.XOR: operator.xor,
-    Op.LT: operator.lt,
-    Op.LE: operator.le,
-    Op.GE: operator.ge,
-    Op.EQ: operator.eq,
-    Op.NE: operator.ne,
-    Op.LAND: lambda a, b: bool(a) and bool(b),
-    Op.LOR: lambda a, b: bool(a) or bool(b),
-    Op.MIN: min,
-    Op.MAX: max,
-}
+class Op(Enum):
+    """A binary operator: its text in IR and CUDA alike, its binding strength (higher binds tighter), what it makes of
+    integers."""
+
+    ADD = ("+", 9, operator.add)
+    SUB = ("-", 9, operator.sub)
+    MUL = ("*", 10, operator.mul)
+    DIV = ("/", 10, quotient)  # of integers >= 0; cut towards zero, as C does, where one is not
+    MOD = ("%", 10, remainder)  # of integers >= 0; with the sign of the dividend, as in C
+    SHL = ("<<", 8, operator.lshift)
+    SHR = (">>", 8, operator.rshift)
+    AND = ("&", 6, operator.and_)
+    XOR = ("^", 5, operator.xor)
+    LT = ("<", 7.5, operator.lt)
+    LE = ("<=", 7.5, operator.le)
+    GE = (">=", 7.5, operator.ge)
+    EQ = ("==", 7, operator.eq)
+    NE = ("!=", 7, operator.ne)
+    LAND = ("&&", 3, lambda a, b: bool(a) and bool(b))
+    LOR = ("||", 2, lambda a, b: bool(a) or bool(b))
+    MIN = ("min", 12, min)
+    MAX = ("max", 12, max)
+
+    def __init__(self, text: str, strength: float, of_integers: Callable[[int, int], int]) -> None:
+        self.text, self.strength, self.of_integers = text, strength, of_integers
+
+    @property
+    def is_comparison(self) -> bool:
+        return self in _COMPARISONS
+
+
+_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
 
 
 class _Operators:
@@ -208,12 +183,9 @@ class Cast(_Operators):
 class Lookup(_Operators):
     """An entry of a table of whole numbers that is part of the kernel: what no formula gives."""
 
+    dtype: ClassVar[DType] = I32
     table: tuple[int, ...]
     index: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +217,9 @@ class Fma(_Operators):
 class Apply(_Operators):
     """A function of one f32 value, computed in f32."""
 
+    dtype: ClassVar[DType] = F32
     function: Function
     value: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,15 +227,12 @@ class RandomNumber(_Operators):
     """A uniform number in [0, 1) for a place, from a counter (`problem.philox`). first: the column of a multiple of the
     neighbours that a thread has side by side, 1, 2 or a multiple of 4; element: its column among them."""
 
+    dtype: ClassVar[DType] = F32
     seed: Expr
     offset: Expr
     row: Expr
     first: Expr
     element: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return F32
 
 
 Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply, RandomNumber]  # noqa: UP007  (a name for match statements and docs)
@@ -309,7 +275,7 @@ def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
     """
     x, y = as_expr(a), as_expr(b)
     if isinstance(x, Const) and isinstance(y, Const) and not (x.dtype.is_float or y.dtype.is_float):
-        folded = _FOLD[op](int(x.value), int(y.value))
+        folded = op.of_integers(int(x.value), int(y.value))
         return Const(int(folded), BOOL if op.is_comparison else wider(x.dtype, y.dtype))
     if isinstance(y, Const) and not y.dtype.is_float:
         simpler = _fold_right(op, x, int(y.value))
@@ -376,3 +342,33 @@ def _conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 def ceil_div(a: Expr, b: int) -> Expr:
     """`ceil(a / b)` as an expression."""
     return a if b == 1 else binary(Op.DIV, a + (b - 1), b)
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """The place of a statement in its loops, as IR values.
+
+    digits: values of loop digits, where they are not the variables of the loops around. stage: of the ring that the
+    statement fills or reads. there: whether the tile that is copied exists; where it is false, zeros are written.
+    in_prologue: whether the statement stands in front of its pipelined loop.
+    """
+
+    digits: Mapping[str, Expr] = field(default_factory=dict)
+    stage: Expr | None = None
+    there: Expr | None = None
+    in_prologue: bool = False
+
+    def __getitem__(self, digit: str) -> Expr:
+        return self.digits.get(digit, Var(digit))
+
+    def at(self, **digits: Expr) -> Env:
+        """The same place with other values of some digits."""
+        return replace(self, digits={**self.digits, **digits})
+
+    def in_stage(self, stage: Expr) -> Env:
+        """The same place in another stage of the ring."""
+        return replace(self, stage=stage)
+
+
+HERE = Env()
+"""Inside the loops, each at its own variable."""

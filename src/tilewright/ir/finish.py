@@ -135,9 +135,14 @@ def _is_least(a: Expr, b: Expr) -> Expr:
     return Binary(Op.LOR, below, Binary(Op.NE, a, a))
 
 
+def as_format(value: Expr, dtype: DType) -> Expr:
+    """A value rounded to a format."""
+    return value if value.dtype is dtype else Cast(dtype, value)
+
+
 def as_f32(value: Expr) -> Expr:
     """The value in the format in which results are scaled."""
-    return value if value.dtype is F32 else Cast(F32, value)
+    return as_format(value, F32)
 
 
 def finite_magnitude(value: Expr) -> Expr:
@@ -169,6 +174,6 @@ def store_finished(
         body += (Alloc(held), Move(Ref(held, (Const(0),)), place_of(operand.name), count, guard, origin="C"))
         elements[operand.name] = Load(held, (element if count > 1 else Const(0),))
     result = evaluate(epilogue.value, Computed((total(element),), elements, Load(old, (element,))))
-    assign = Assign(Ref(value, (element,)), result if out is F32 else Cast(out, result), origin="C")
+    assign = Assign(Ref(value, (element,)), as_format(result, out), origin="C")
     made: Body = (assign,) if width == 1 else (For(_ELEMENT, ONE * width, (assign,), unroll=True),)
     return (*body, *made, Move(place_of("C"), Ref(value, (Const(0),)), width, guard, origin="C"))

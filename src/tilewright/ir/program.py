@@ -19,8 +19,7 @@ from typing import Any, Literal
 from tilewright.enums import Spelled
 from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
-from tilewright.ir.clusters import Clustered, neighbours
-from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.ir.work import Clustered, Problems, SplitK, Walk, neighbours
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName

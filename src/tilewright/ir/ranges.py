@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import add, floordiv, mul, sub
 
 from tilewright.ir.expr import Binary, Const, Expr, Lookup, Op, Var
 
@@ -46,16 +47,15 @@ def interval(expr: Expr, bounds: Bounds) -> Interval:
 def _binary(expr: Binary, a: Interval, b: Interval) -> Interval:
     match expr.op:
         case Op.ADD:
-            return Interval(_add(a.low, b.low), _add(a.high, b.high))
+            return Interval(_bound(add, a.low, b.low), _bound(add, a.high, b.high))
         case Op.SUB:
-            return Interval(_add(a.low, _negate(b.high)), _add(a.high, _negate(b.low)))
+            return Interval(_bound(sub, a.low, b.high), _bound(sub, a.high, b.low))
         case Op.MUL if a.low is not None and b.low is not None and a.low >= 0 and b.low >= 0:
-            high = a.high * b.high if a.high is not None and b.high is not None else None
-            return Interval(a.low * b.low, high)
+            return Interval(a.low * b.low, _bound(mul, a.high, b.high))
         case Op.MUL if b.low is not None and b.low == b.high and b.low < 0:
-            return Interval(_times(a.high, b.low), _times(a.low, b.low))
+            return Interval(_bound(mul, a.high, b.low), _bound(mul, a.low, b.low))
         case Op.DIV if b.low is not None and b.low == b.high and b.low > 0:
-            return Interval(_floor(a.low, b.low), _floor(a.high, b.low))
+            return Interval(_bound(floordiv, a.low, b.low), _bound(floordiv, a.high, b.low))
         case Op.MOD if b.high is not None and b.low is not None and b.low > 0:
             small = a.low is not None and a.high is not None and a.low >= 0 and a.high < b.low
             return a if small else Interval(0, b.high - 1)
@@ -64,24 +64,12 @@ def _binary(expr: Binary, a: Interval, b: Interval) -> Interval:
         case Op.XOR if a.low is not None and a.low >= 0 and a.high is not None and b.high is not None:
             return Interval(0, (1 << max(a.high, b.high).bit_length()) - 1)
         case Op.SHR if b.low is not None and b.low == b.high:
-            return Interval(_floor(a.low, 1 << b.low), _floor(a.high, 1 << b.low))
+            return Interval(_bound(floordiv, a.low, 1 << b.low), _bound(floordiv, a.high, 1 << b.low))
         case op if op.is_comparison:
             return Interval(0, 1)
         case _:
             return UNKNOWN
 
 
-def _add(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
-
-
-def _negate(a: int | None) -> int | None:
-    return None if a is None else -a
-
-
-def _times(a: int | None, by: int) -> int | None:
-    return None if a is None else a * by
-
-
-def _floor(a: int | None, by: int) -> int | None:
-    return None if a is None else a // by
+def _bound(function: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else function(a, b)

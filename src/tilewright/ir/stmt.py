@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Union
 
 from tilewright.dtypes import DType
-from tilewright.ir.async_stmt import AsyncStmt
+from tilewright.ir.async_stmt import AsyncStmt, Originated
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Expr, Op, Select, Var, binary
 from tilewright.isa.instruction import MatrixInstruction
@@ -94,7 +94,7 @@ class Alloc:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Move(Originated):
     """`width` consecutive elements from `src` to `dst`: one load or store instruction per thread.
 
     Exactly one side is in registers, unless the copy is asynchronous. Where `guard` is false a load fills its registers
@@ -117,7 +117,6 @@ class Move:
     src: Ref
     width: int = 1
     guard: Expr | None = None
-    origin: str = ""
     asynchronous: bool = False
     valid: Expr | None = None
     settled: bool = False
@@ -126,39 +125,34 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(Originated):
     """`dst = value` on registers. An `Fma` whose addend is `dst` is one multiply-add."""
 
     dst: Ref
     value: Expr
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(Originated):
     """Every thread of the block waits here for all others; shared memory written before is visible after."""
 
     note: str = ""
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCopies:
+class CommitCopies(Originated):
     """The asynchronous copies that this thread started since the last commit become one group."""
 
-    origin: str = ""
-
 
 @dataclass(frozen=True, slots=True)
-class WaitCopies:
+class WaitCopies(Originated):
     """This thread waits until at most `pending` of its youngest groups have not arrived."""
 
     pending: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadMatrices:
+class LoadMatrices(Originated):
     """ldmatrix: `count` (1, 2 or 4) matrices of 8 rows of 16 bytes from shared memory into a warp's registers.
 
     src: where a row begins; lane l gives row l % 8 of matrix l / 8. dst: lane l receives of matrix i, as its i-th four
@@ -170,11 +164,10 @@ class LoadMatrices:
     src: Ref
     count: int
     transposed: bool = False
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadFragment:
+class LoadFragment(Originated):
     """wmma.load: the tile whose first element is `src` into an opaque fragment `dst`, by all lanes of a warp.
 
     role: which operand of the instruction. order: whether rows or columns of the tile are contiguous, `leading`
@@ -187,11 +180,10 @@ class LoadFragment:
     role: Literal["A", "B"]
     order: Order
     leading: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFragment:
+class StoreFragment(Originated):
     """wmma.store: an opaque accumulator `src` to the tile whose first element is `dst`, by all lanes of a warp."""
 
     dst: Ref
@@ -199,11 +191,10 @@ class StoreFragment:
     instruction: MatrixInstruction
     order: Order
     leading: int
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class MultiplyTiles:
+class MultiplyTiles(Originated):
     """`d += a @ b` on the fragments that begin at these registers, by all lanes of a warp together.
 
     orders: how opaque fragments of A and B were loaded, which the instruction must know.
@@ -214,11 +205,10 @@ class MultiplyTiles:
     a: Ref
     b: Ref
     orders: tuple[Order, Order] | None = None
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPair:
+class RoundPair(Originated):
     """Two elements of one row of A, or of one column of B, rounded in registers to the format of the multiplier.
 
     One check serves both: where either is NaN, both stay as they are. Unobservable, as every result that the other
@@ -229,11 +219,10 @@ class RoundPair:
     first: Ref
     second: Ref
     dtype: DType
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackCodes:
+class UnpackCodes(Originated):
     """The eight codes in the words from `src` on, as numbers in the registers from `dst` on, exactly: each times two to
     the power `unpacked_exponent`.
 
@@ -243,22 +232,20 @@ class UnpackCodes:
     dst: Ref
     src: Ref
     codes: Codes
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class QuadTranspose:
+class QuadTranspose(Originated):
     """The lanes of a quad transpose a square of words: word j of its lane i and word i of its lane j change places.
 
     place: the first of four words in registers. All lanes of the warp take part.
     """
 
     place: Ref
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffleAdd:
+class ShuffleAdd(Originated):
     """`place += place` of the lane whose number differs by `mask` (shfl.sync.bfly), in every lane of the warp; or the
     larger of the two.
 
@@ -268,7 +255,6 @@ class ShuffleAdd:
 
     place: Ref
     mask: int
-    origin: str = ""
     op: Op = Op.ADD
     up: bool = False
 

@@ -1,4 +1,5 @@
-"""How the work of a grid is shared out: which problems, which part of k, and how blocks come by their items.
+"""How the work of a grid is shared out: which problems, which part of k, how blocks come by their items, and which
+start together as clusters and share what they load.
 
 A work item is (problem, tile of C, range of k). These three choices compose with each other, with every raster order
 and with clusters; `lowering/scheduler.py` makes the statements.
@@ -6,7 +7,12 @@ and with clusters; `lowering/scheduler.py` makes the statements.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
 from tilewright.enums import Spelled
+from tilewright.problem.gemm import Dim, OperandName
 
 
 class Walk(Spelled):
@@ -71,3 +77,39 @@ class SplitK(Spelled):
     def by_items(self) -> bool:
         """Whether work items share out k, and the length of their ranges is an argument of the launch."""
         return self in (SplitK.PARTIALS, SplitK.ORDERED)
+
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """Neighbours along one or two grid loops run as a cluster, and share what they all read.
+
+    loops: each with how many neighbours along it. The rank of a block counts along the first loop, then the second.
+    """
+
+    loops: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Blocks of a cluster."""
+        return prod(size for _, size in self.loops)
+
+
+def neighbours(program: Program, dim: Dim) -> int:
+    """Blocks of a cluster that follow each other along a dimension; 1 without clusters."""
+    loops = () if program.clustered is None else program.clustered.loops
+    return prod(size for name, size in loops if program.loop(name).axes[0].dim == dim)
+
+
+def readers(program: Program, name: OperandName) -> int:
+    """Blocks of a cluster that read the same tile of an operand."""
+    dims = program.gemm.operand(name).dims
+    return prod(neighbours(program, dim) for dim in ("m", "n") if dim not in dims)
+
+
+def cluster_size(program: Program) -> int:
+    """Blocks of a cluster; 1 without clusters."""
+    return 1 if program.clustered is None else program.clustered.size

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
-from tilewright.kernels.mma_steps import paired_operand
+from tilewright.kernels.mma import paired_operand
 from tilewright.kernels.simt import copied_together
 from tilewright.kernels.tile_sizes import exchanged_bytes, warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.problem.gemm import Gemm
+
 Column = Any
 """A number, or a NumPy array with an entry for each configuration. Arithmetic of a configuration takes either."""
 
@@ -190,3 +192,25 @@ def _numbers(column: Any) -> Any:
         return column
     array = np.asarray(column)
     return array.astype(np.int64) if array.dtype == bool else array
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """broken: of columns and a problem, where the law is not met. reason: of one configuration, with its values."""
+
+    broken: Callable[[Any, Gemm], Any]
+    reason: Callable[[Any, Gemm], str]
+
+
+def legal(laws: Sequence[Law], columns: Columns, gemm: Gemm) -> Any:
+    """Whether each configuration meets all laws: a column of truth values."""
+    found = np.ones(len(columns), dtype=bool)
+    for law in laws:
+        found &= ~np.asarray(law.broken(columns, gemm), dtype=bool)
+    return found
+
+
+def reasons_against(laws: Sequence[Law], configuration: Any, names: Sequence[str], gemm: Gemm) -> tuple[str, ...]:
+    """Why a configuration cannot compute a problem, in words; empty if it can."""
+    one = Columns.of([configuration], names)
+    return tuple(law.reason(configuration, gemm) for law in laws if np.any(law.broken(one, gemm)))

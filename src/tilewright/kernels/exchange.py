@@ -25,7 +25,7 @@ from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32
+from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import OWN_RANK, SHARD_STARTS, WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.kernels.statements import (
@@ -220,9 +220,6 @@ class _Statements:
 
         return together(Alloc(self.held), self._each(lambda u: self._of_source(u, _FIRST_ROW)), self._each(store))
 
-    def _rounded(self, value: Expr) -> Expr:
-        return value if self.dtype is F32 else Cast(self.dtype, value)
-
     def _added(self) -> Body:
         """Own rows are the sum of the parts of all ranks, in order; this rank's part is of the source."""
         sums, made = registers("sum", F32, _IN_FLIGHT, self.width), registers("made", self.dtype, self.width)
@@ -241,7 +238,9 @@ class _Statements:
 
         def store(u: Expr) -> Body:
             place = element_of("result", self.dtype, self._offset(u))
-            rounded = unrolled("element", self.width, lambda e: Assign(at(made, e), self._rounded(Load(sums, (u, e)))))
+            rounded = unrolled(
+                "element", self.width, lambda e: Assign(at(made, e), as_format(Load(sums, (u, e)), self.dtype))
+            )
             return together(rounded, self._moved(u, place, at(made, ZERO), "result"))
 
         own = self._each(lambda u: self._of_source(u, _FIRST_ROW))

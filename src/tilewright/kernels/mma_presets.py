@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
-from tilewright.kernels.mma import MmaConfig, shared_bytes
-from tilewright.kernels.mma_steps import CHUNK_BYTES, by_lanes, paired_operand
+from tilewright.kernels.mma import CHUNK_BYTES, MmaConfig, by_lanes, paired_operand, shared_bytes
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 

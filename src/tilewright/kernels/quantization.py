@@ -18,7 +18,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, b
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, finite_magnitude
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
@@ -28,12 +28,16 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    larger,
     launched,
+    over_lanes,
+    over_warps,
     registers,
     times,
     together,
     unrolled,
     widest,
+    within,
 )
 from tilewright.problem.quantization import BLOCK as GROUP
 from tilewright.problem.quantization import LEAST_SCALE, Quantization
@@ -117,23 +121,17 @@ class _Statements(ABC):
         return tuple(Alloc(one) for one in (self.held, self.codes, self.largest, self.scale, self.inverse))
 
     def load(self, i: Expr, line: Expr, column: Expr) -> Move:
-        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        inside = within(line, column)
         place = element_of("source", self.problem.dtype, times(line, "leading", near=False) + column)
         return Move(at(self.held, i, ZERO), place, self.config.width, inside, origin="source")
 
     def keep(self, i: Expr) -> Body:
         """The largest finite magnitude so far, with those of a vector."""
 
-        def larger(element: Expr) -> Assign:
-            magnitude = finite_magnitude(as_f32(Load(self.held, (i, element))))
-            return Assign(at(self.largest, ZERO), Binary(Op.MAX, Load(self.largest, (ZERO,)), magnitude))
+        def more(element: Expr) -> Assign:
+            return larger(at(self.largest, ZERO), finite_magnitude(as_f32(Load(self.held, (i, element)))))
 
-        return unrolled("element", self.config.width, larger)
-
-    def over_lanes(self, lanes: int) -> Body:
-        """The largest of so many neighbouring lanes, in each of them."""
-        masks = [1 << bit for bit in range(lanes.bit_length() - 1)]
-        return tuple(ShuffleAdd(at(self.largest, ZERO), mask, origin="largest", op=Op.MAX) for mask in masks)
+        return unrolled("element", self.config.width, more)
 
     @property
     def scaled(self) -> Body:
@@ -155,7 +153,7 @@ class _Statements(ABC):
             value = Binary(Op.MUL, as_f32(Load(self.held, (i, element))), Load(self.inverse, (ZERO,)))
             return Assign(at(self.codes, element), Cast(self.problem.out, value))
 
-        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        inside = within(line, column)
         place = element_of("codes", self.problem.out, times(line, "to_leading", near=False) + column)
         store = Move(place, at(self.codes, ZERO), self.config.width, inside, origin="codes")
         return together(unrolled("element", self.config.width, code), store)
@@ -179,9 +177,7 @@ class _Lines(_Statements):
         config = self.config
         line, along = Var("line"), Var("along")
         known = at(self.largest, ZERO)
-        found = together(
-            Assign(known, real(0.0)), self._over(self.keep), self.over_lanes(WARP_LANES), self._over_warps()
-        )
+        found = together(Assign(known, real(0.0)), self._over(self.keep), over_lanes(known), self._over_warps())
         return together(
             Let("line", BLOCK * self.lines + binary(Op.DIV, THREAD, config.along)),
             Let("along", THREAD % config.along),
@@ -217,22 +213,8 @@ class _Lines(_Statements):
         """The largest of all warps of a block."""
         if not self.shared:
             return ()
-        warp, lane = binary(Op.DIV, THREAD, WARP_LANES), THREAD % WARP_LANES
-
-        def larger(i: Expr) -> Body:
-            more = Binary(Op.MAX, Load(self.largest, (ZERO,)), Load(self.share, (ZERO,)))
-            return (
-                Move(at(self.share, ZERO), at(self.shares, i), origin="shares"),
-                Assign(at(self.largest, ZERO), more),
-            )
-
-        put = Move(at(self.shares, warp), at(self.largest, ZERO), origin="shares")
-        return together(
-            Alloc(self.share),
-            If(binary(Op.EQ, lane, 0), (put,)),
-            Barrier(note="the largest of every warp is there"),
-            unrolled("warp", _WARPS, larger),
-        )
+        warp = binary(Op.DIV, THREAD, WARP_LANES)
+        return over_warps(at(self.largest, ZERO), self.share, lambda i: at(self.shares, i), warp, _WARPS)
 
 
 class _Blocks(_Statements):
@@ -283,7 +265,7 @@ class _Blocks(_Statements):
         return together(
             Assign(at(self.largest, ZERO), real(0.0)),
             unrolled("r", self.rounds, lambda r: self.keep(i * self.rounds + r)),
-            self.over_lanes(self.lanes),
+            over_lanes(at(self.largest, ZERO), self.lanes),
             self.scaled,
             self.store_scale(Var("line"), Var("piece"), first),
             unrolled(

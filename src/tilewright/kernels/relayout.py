@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Op, Var, binary, both
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32
+from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Move
 from tilewright.kernels.statements import (
@@ -37,6 +37,7 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
     widest,
+    within,
 )
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.units import ceil_div
@@ -205,8 +206,7 @@ class _Copy:
         converted = registers("converted", self.out, width)
 
         def convert(element: Expr) -> Assign:
-            value = as_f32(Load(held, (*index, element)))
-            return Assign(at(converted, element), value if self.out is F32 else Cast(self.out, value))
+            return Assign(at(converted, element), as_format(as_f32(Load(held, (*index, element))), self.out))
 
         store = Move(place, at(converted, ZERO), width, guard, origin=origin)
         return together(Alloc(converted), unrolled("element", width, convert), store)
@@ -218,13 +218,13 @@ class _Copy:
 
         def load(i: Expr) -> Move:
             line = Var("line") + i * down
-            inside = both(below(line, self._argument("lines")), below(column, self._argument("length")))
+            inside = within(line, column, "", self.suffix)
             place = self._source(line, column)
             return Move(at(held, i, ZERO), place, how.width, inside, origin=f"source{self.suffix}")
 
         def store(i: Expr) -> Body:
             line = Var("line") + i * down
-            inside = both(below(line, self._argument("to_lines")), below(column, self._argument("to_length")))
+            inside = within(line, column, "to_", self.suffix)
             return self._stored(held, (i,), self._target(line, column), how.width, inside)
 
         return together(
@@ -272,11 +272,10 @@ class _Tile:
         """A word of a line, or its parts one by one."""
         copy, width = self._copy, self._copy.how.width
         line = Var("first_line") + (self._warp + i * _WARPS) * self.pair + row
-        there = below(line, copy._argument("lines"))
 
         def piece(j: Expr) -> Move:
             column = Var("first_column") + self._lane * self.pair + j * width
-            guard = both(there, below(column, copy._argument("length")))
+            guard = within(line, column, "", copy.suffix)
             place = copy._source(line, column)
             return Move(at(self.held, i, row, j * width), place, width, guard, origin=f"source{copy.suffix}")
 
@@ -295,7 +294,7 @@ class _Tile:
         copy, taken = self._copy, registers("taken", self._copy.dtype, self.pair)
         row, unit = self._warp + i * _WARPS, self._lane + half * WARP_LANES
         line, column = Var("first_column") + row, Var("first_line") + unit * self.pair
-        guard = both(below(line, copy._argument("to_lines")), below(column, copy._argument("to_length")))
+        guard = within(line, column, "to_", copy.suffix)
         place = at(self.tile, row, (unit ^ (row // self.pair)) * self.pair)
         load = Move(at(taken, ZERO), place, self.pair, origin="tile")
         return together(Alloc(taken), load, copy._stored(taken, (), copy._target(line, column), self.pair, guard))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, I32
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, both, real
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32
+from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
 from tilewright.kernels.statements import (
@@ -32,6 +32,7 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
     widest,
+    within,
 )
 from tilewright.problem.row_sums import RowSums
 from tilewright.units import ceil_div
@@ -112,7 +113,7 @@ class _Statements:
 
     @property
     def _inside(self) -> Expr:
-        return both(below(Var("line"), argument("lines")), below(Var("column"), argument("length")))
+        return within(Var("line"), Var("column"))
 
     def _copied(self) -> Body:
         return together(
@@ -129,7 +130,9 @@ class _Statements:
         width, terms = self.config.width, self.problem.terms
         weights = (Alloc(self.weight),) if self.problem.weighted else ()
         zero = unrolled("element", width, lambda e: Assign(at(self.sum, e), real(0.0)))
-        rounded = unrolled("element", width, lambda e: Assign(at(self.made, e), self._as_made(Load(self.sum, (e,)))))
+        rounded = unrolled(
+            "element", width, lambda e: Assign(at(self.made, e), as_format(Load(self.sum, (e,)), self.problem.dtype))
+        )
         first, count = (line * terms, Const(terms)) if terms else self._listed
         return together(
             *((Alloc(self.sum), Alloc(self.made)), weights, zero),
@@ -138,9 +141,6 @@ class _Statements:
             rounded,
             Move(self._target, at(self.made, ZERO), width, self._inside, origin="sums"),
         )
-
-    def _as_made(self, value: Expr) -> Expr:
-        return value if self.problem.dtype is F32 else Cast(self.problem.dtype, value)
 
     @property
     def _listed(self) -> tuple[Var, Var]:

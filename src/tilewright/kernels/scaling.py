@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import Kernel
@@ -27,6 +27,7 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    larger,
     launched,
     registers,
     threads_along,
@@ -34,6 +35,7 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
     widest,
+    within,
 )
 from tilewright.problem.emulation import LARGEST_SCALE, SCALED_TO
 from tilewright.problem.scaling import Scaling
@@ -159,9 +161,8 @@ class _Statements(ABC):
 
     def _gather(self) -> Body:
         one = registers("share_of", F32, 1)
-        place = at(self.largest, ZERO)
-        larger = Binary(Op.MAX, Load(self.largest, (ZERO,)), Load(one, (ZERO,)))
-        return (Move(at(one, ZERO), at(self.shared, Var("share"), THREAD), origin="shares"), Assign(place, larger))
+        get = Move(at(one, ZERO), at(self.shared, Var("share"), THREAD), origin="shares")
+        return get, larger(at(self.largest, ZERO), Load(one, (ZERO,)))
 
     def _stored(self) -> Body:
         """The scale of a line or column by its largest magnitude."""
@@ -175,14 +176,13 @@ class _Statements(ABC):
         return together(*body)
 
     def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
-        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        inside = within(line, column)
         first = times(_MATRIX, "step", near=False)
         place = element_of("source", F32, first + times(line, "leading", near=False) + column)
         return Move(at(self.values, i, ZERO), place, self.config.width, inside, origin="source")
 
     def _keep(self, i: Expr, element: Expr, held: Expr) -> Assign:
-        larger = Binary(Op.MAX, Load(self.largest, (held,)), finite_magnitude(Load(self.values, (i, element))))
-        return Assign(at(self.largest, held), larger)
+        return larger(at(self.largest, held), finite_magnitude(Load(self.values, (i, element))))
 
     @abstractmethod
     def blocks(self) -> Expr:

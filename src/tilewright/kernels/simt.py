@@ -13,8 +13,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32, MBARRIER
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
-from tilewright.kernels.columns import Column
-from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.columns import Column, Law, reasons_against
 from tilewright.kernels.tile_sizes import (
     PERSISTENT_IS_RASTERISED,
     THREADS_FIT,

@@ -13,8 +13,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
-from tilewright.kernels.columns import Columns
-from tilewright.kernels.law import legal
+from tilewright.kernels.columns import Columns, legal
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_scales import fragments_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores

@@ -11,13 +11,12 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, ExprLike, Load, Op, Var, as_expr, binary, both
 from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.ranges import NATURAL, Interval, interval
-from tilewright.ir.simplify import simplify
-from tilewright.ir.stmt import Body, For, If, Let, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd, Stmt
 from tilewright.ir.verify import verify
-from tilewright.ir.visit import map_exprs
+from tilewright.ir.visit import map_exprs, simplify
 from tilewright.problem.problem import Problem
 
 THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")
@@ -154,6 +153,36 @@ def together(*parts: Stmt | Body) -> Body:
 def below(a: ExprLike, b: ExprLike) -> Expr:
     """`a < b`."""
     return binary(Op.LT, a, b)
+
+
+def within(line: Expr, column: Expr, prefix: str = "", suffix: str = "") -> Expr:
+    """Whether an element is in a matrix of `lines` lines of `length` elements: arguments, so named or with more."""
+    return both(below(line, argument(f"{prefix}lines{suffix}")), below(column, argument(f"{prefix}length{suffix}")))
+
+
+def larger(place: Ref, value: Expr) -> Assign:
+    """`place = max(place, value)`."""
+    return Assign(place, Binary(Op.MAX, Load(place.buffer, place.index), value))
+
+
+def over_lanes(place: Ref, lanes: int = WARP_LANES, op: Op = Op.MAX) -> Body:
+    """The largest, or the sum, of so many neighbouring lanes, in each of them."""
+    masks = [1 << bit for bit in range(lanes.bit_length() - 1)]
+    return tuple(ShuffleAdd(place, mask, origin=place.buffer.name, op=op) for mask in masks)
+
+
+def over_warps(largest: Ref, share: Buffer, shares: Callable[[Expr], Ref], warp: Expr, warps: int) -> Body:
+    """The largest of so many warps, in each thread. shares: a place in shared memory for each of them."""
+
+    def more(i: Expr) -> Body:
+        return Move(at(share, ZERO), shares(i), origin="shares"), larger(largest, Load(share, (ZERO,)))
+
+    return together(
+        Alloc(share),
+        If(binary(Op.EQ, THREAD % WARP_LANES, 0), (Move(shares(warp), largest, origin="shares"),)),
+        Barrier(note="the largest of every warp is there"),
+        unrolled("warp", warps, more),
+    )
 
 
 def least(a: ExprLike, b: ExprLike) -> Expr:

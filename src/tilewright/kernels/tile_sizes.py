@@ -12,8 +12,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import RasterOrder
-from tilewright.kernels.columns import Column
-from tilewright.kernels.law import Law
+from tilewright.kernels.columns import Column, Law
 from tilewright.schedule import Raster, Step
 
 MAX_ACCUMULATORS = 192

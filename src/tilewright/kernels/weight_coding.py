@@ -12,7 +12,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F32, I32
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32
+from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import MOST_ALONG_Z, SIZES, Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
 from tilewright.kernels.statements import (
@@ -156,7 +156,7 @@ class _Statements:
         found = Select(binary(Op.EQ, largest, real(0.0)), real(1.0), found)
         strange = Load(self.strange, (h,))
         found = Select(binary(Op.EQ, strange, real(0.0)), found, strange)
-        stored = scale if self.weight.scale_dtype is F32 else Cast(self.weight.scale_dtype, scale)
+        stored = as_format(scale, self.weight.scale_dtype)
         return (
             Assign(at(self.scale, h), found, origin="scales"),
             Assign(at(self.inverse, h), Binary(Op.DIV, real(1.0), scale), origin="scales"),

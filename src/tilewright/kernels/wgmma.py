@@ -9,8 +9,7 @@ import numpy as np
 
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.isa.wgmma import transposes
-from tilewright.kernels.columns import Column
-from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.columns import Column, Law, reasons_against
 from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from tilewright.dtypes import F16
 from tilewright.ir.program import Route
+from tilewright.kernels.mma import DEPTH_BYTES, MmaTile, matrices, nest, pairs, staged, swizzled, takes_matrices
 from tilewright.kernels.mma_presets import best_for
-from tilewright.kernels.mma_steps import DEPTH_BYTES, MmaTile, matrices, nest, pairs, staged, swizzled, takes_matrices
 from tilewright.ladders import ampere_points as of_full
-from tilewright.ladders.claims import NO_LOAD_CONFLICTS, NO_STORE_CONFLICTS, ONE_BARRIER, TWO_BARRIERS
-from tilewright.ladders.rung import Choices, Claim, Counts, Ladder, Point
+from tilewright.ladders.rung import (
+    NO_LOAD_CONFLICTS,
+    NO_STORE_CONFLICTS,
+    ONE_BARRIER,
+    TWO_BARRIERS,
+    Choices,
+    Claim,
+    Counts,
+    Ladder,
+    Point,
+)
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Prefetch, Relayout, Schedule, Step, Transfer
 

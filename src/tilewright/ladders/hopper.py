@@ -15,10 +15,9 @@ from tilewright.kernels.wgmma_steps import (
     stored_through_shared,
     tma_stores,
 )
-from tilewright.ladders.claims import NO_STORE_CONFLICTS as NO_CONFLICTS
-from tilewright.ladders.claims import ONE_BARRIER, TWO_BARRIERS
 from tilewright.ladders.hopper_points import TURNS, around, choices_of, of_best, of_ping_pong, tile_at
-from tilewright.ladders.rung import Claim, Counts, Ladder, Point
+from tilewright.ladders.rung import NO_STORE_CONFLICTS as NO_CONFLICTS
+from tilewright.ladders.rung import ONE_BARRIER, TWO_BARRIERS, Claim, Counts, Ladder, Point
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Cluster, Distribute, Persist, Pipeline, Raster, Schedule, Specialize, Step
 

@@ -1,15 +1,16 @@
-"""`Rung`: one kernel of a ladder as data: a schedule, what it teaches, and what it claims."""
+"""`Rung`: one kernel of a ladder as data: a schedule, what it teaches, what it claims; what several of them share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level
 from tilewright.problem.gemm import FORMAT_OPTIONS, Gemm
-from tilewright.schedule import Schedule
+from tilewright.schedule import Bind, Distribute, Relayout, Schedule, Split, Stage, Step, Vectorize
 
 
 class Traffic(Protocol):
@@ -199,3 +200,107 @@ class Ladder:
 
 
 ScheduleOf = TypeVar("ScheduleOf", bound=Callable[[Gemm], Schedule])
+
+
+def on_grid() -> tuple[Step, ...]:
+    """Rows of tiles along y of the grid, columns along x."""
+    return Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X)
+
+
+def staged(*, vector: int = 1, rows: Literal["", "k"] = "", pad: int = 0) -> tuple[Step, ...]:
+    """Tiles of A and B in shared memory, copied by all threads of a block, `vector` elements at once. rows: "k" where
+    their rows run across k."""
+    tiles = ("A_tile", "B_tile")
+    copies = (Distribute(tile, vector=vector) for tile in tiles)
+    lies = (Relayout(tile, rows=rows, pad=pad) for tile in tiles if rows or pad)
+    return Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"), *copies, *lies
+
+
+def fragments(under: str, *, vector: int = 1) -> tuple[Step, ...]:
+    """Fragments of A and B in registers; they are loaded, and C is stored, in vectors."""
+    vectors = (Vectorize(name, vector) for name in ("A_frag", "B_frag", "C") if vector > 1)
+    return Stage("A", Space.REGISTER, under=under), Stage("B", Space.REGISTER, under=under), *vectors
+
+
+def sized(schedule: Schedule, **factors: int) -> Schedule:
+    """The schedule with other factors of its splits, by the loop that is split.
+
+    >>> sized(Schedule(Split("k", 8, into=("k_tile", "k_in"))), k=16)[0]
+    Split('k', 16, into=('k_tile', 'k_in'))
+    """
+    return Schedule(
+        *(
+            replace(step, by=factors[step.loop]) if isinstance(step, Split) and step.loop in factors else step
+            for step in schedule
+        )
+    )
+
+
+def wide_copies(schedule: Schedule, vector: int = 4) -> Schedule:
+    """The schedule with so many elements in each access of its copies of A and B."""
+    for tile in ("A_tile", "B_tile"):
+        schedule = schedule.replace(Distribute(tile), Distribute(tile, vector=vector))
+    return schedule
+
+
+def wide_fragments(schedule: Schedule) -> Schedule:
+    """The schedule with 16-byte loads of fragments, and 16-byte stores of C."""
+    vectors = (Vectorize(name, 4) for name in ("A_frag", "B_frag", "C"))
+    return schedule.insert(*vectors, after=Stage("B", Space.REGISTER, under="k_in"))
+
+
+def rows_along_k(schedule: Schedule) -> Schedule:
+    """The schedule with shared tiles whose rows run across k, behind copies of 16 bytes."""
+    return schedule.insert(
+        Relayout("A_tile", rows="k"), Relayout("B_tile", rows="k"), after=Distribute("B_tile", vector=4)
+    )
+
+
+def in_vectors(schedule: Schedule) -> Schedule:
+    """The schedule with 16 bytes in every access, for which the A tile is transposed."""
+    return wide_fragments(rows_along_k(wide_copies(schedule)))
+
+
+NO_LOAD_CONFLICTS = Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0)
+NO_STORE_CONFLICTS = Claim("no bank conflicts on shared stores", lambda c, g: c.shared_stores.excess_wavefronts == 0)
+TWO_BARRIERS = Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2)
+ONE_BARRIER = Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1)
+COALESCED_STORES = Claim(
+    "a warp stores 128 bytes of C: 4 sectors a request", lambda c, g: c.global_stores.sectors_per_request == 4
+)
+SCATTERED_STORES = Claim(
+    "a warp stores 32 rows of C at once: 32 sectors a request",
+    lambda c, g: c.global_stores.sectors_per_request == 32,
+)
+NO_B_CONFLICTS = Claim(
+    "no bank conflicts on the loads of B fragments",
+    lambda c, g: c.of_origin("B_frag").shared_loads.excess_wavefronts == 0,
+)
+F16_WMMA = Claim(
+    "tensor cores do all the multiply-adds: each result takes K/16 * 2/256 instructions of a warp",
+    lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 2048,
+)
+TF32_WMMA = Claim(
+    "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",
+    lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 512,
+)
+PAST_REGISTERS = Claim(
+    "no element passes through a register on its way to shared memory",
+    lambda c, g: c.of_origin("A_tile").instructions.keys() == {"LDGSTS.128"},
+)
+TWO_WAVEFRONTS = Claim(
+    "a 16-byte load of a warp takes two wavefronts", lambda c, g: c.shared_loads.wavefronts_per_request == 2
+)
+B_TAKES_EIGHT = Claim(
+    "the B fragments of a warp take eight wavefronts a load",
+    lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 8,
+)
+NINE_EIGHTHS = Claim(
+    "each result takes 9K/8 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 9 * g.k / 8
+)
+
+
+def loads(space: Space, *, over: int) -> Claim:
+    """Each result takes so small a share of K loads."""
+    sentence = f"each result takes K/{over} loads from {space.value} memory"
+    return Claim(sentence, lambda c, g: c.per_result(space) == g.k / over)

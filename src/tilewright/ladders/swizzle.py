@@ -9,7 +9,8 @@ from typing import Any
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.claims import (
+from tilewright.ladders.hierarchy import one_element_a_thread
+from tilewright.ladders.rung import (
     B_TAKES_EIGHT,
     COALESCED_STORES,
     NO_LOAD_CONFLICTS,
@@ -18,10 +19,12 @@ from tilewright.ladders.claims import (
     TF32_WMMA,
     TWO_BARRIERS,
     TWO_WAVEFRONTS,
+    Ladder,
+    fragments,
+    in_vectors,
+    on_grid,
+    staged,
 )
-from tilewright.ladders.edits import in_vectors
-from tilewright.ladders.hierarchy import one_element_a_thread
-from tilewright.ladders.rung import Ladder
 from tilewright.ladders.worklog import thread_tiles
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
@@ -41,7 +44,6 @@ from tilewright.schedule import (
     Tensorize,
     Transfer,
     Unroll,
-    Vectorize,
 )
 
 SWIZZLE = Ladder("swizzle", first=0)
@@ -98,8 +100,7 @@ def conflict_free(gemm: Gemm) -> Schedule:
             *("m_block", "n_block", "m_warp", "n_warp", "n_z2", "m_z1", "n_z1", "m_z0", "n_z0", "k_tile", "k_in"),
             *("m_piece", "n_piece", "m_reg", "n_reg"),
         ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Fuse("m_warp", "n_warp", into="warp"),
         Bind("warp", Level.WARP),
         Fuse("n_z2", "m_z1", "n_z1", "m_z0", "n_z0", into="lane"),
@@ -107,20 +108,11 @@ def conflict_free(gemm: Gemm) -> Schedule:
         Bind("m_piece", Level.VTHREAD),
         Bind("n_piece", Level.VTHREAD),
         Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", rows="k"),
-        Relayout("B_tile", rows="k"),
+        *staged(vector=4, rows="k"),
         Prefetch("A_tile"),
         Prefetch("B_tile"),
         Pipeline("k_tile", 2),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
+        *fragments("k_in", vector=4),
         Unroll("k_in"),
         Epilogue(),
     )
@@ -173,20 +165,13 @@ def wmma_tf32(gemm: Gemm) -> Schedule:
             *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", "m_frag", "n_frag"),
             *("m_wmma", "n_wmma", "k_wmma"),
         ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Fuse("m_warp", "n_warp", into="warp"),
         Bind("warp", Level.WARP),
         Tensorize("m_wmma", "n_wmma", "k_wmma", using="wmma.m16n16k8"),
         Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", pad=8),
-        Relayout("B_tile", pad=8),
-        Stage("A", Space.REGISTER, under="k_step"),
-        Stage("B", Space.REGISTER, under="k_step"),
+        *staged(vector=4, pad=8),
+        *fragments("k_step"),
         Epilogue(),
         Stage("C", Space.SHARED),
         Distribute("C_tile", vector=4),

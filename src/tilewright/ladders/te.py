@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern
-from tilewright.ladders.claims import NO_LOAD_CONFLICTS, ONE_BARRIER, TWO_BARRIERS, loads
-from tilewright.ladders.edits import sized, wide_copies
 from tilewright.ladders.hierarchy import one_element_a_thread
-from tilewright.ladders.rung import Claim, Ladder
+from tilewright.ladders.rung import (
+    NO_LOAD_CONFLICTS,
+    ONE_BARRIER,
+    TWO_BARRIERS,
+    Claim,
+    Ladder,
+    fragments,
+    loads,
+    on_grid,
+    sized,
+    wide_copies,
+)
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -77,15 +86,13 @@ def thread_tile(gemm: Gemm) -> Schedule:
         Split("n_in", 8, into=("n_thread", "n_reg")),
         Split("k", 16, into=("k_tile", "k_in")),
         Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Bind("m_thread", Level.BLOCK_Y),
         Bind("n_thread", Level.BLOCK_X),
         Accumulate(over="k_tile"),
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+        *fragments("k_in"),
         Epilogue(),
     )
 
@@ -137,8 +144,7 @@ def virtual_threads(gemm: Gemm) -> Schedule:
         Reorder(
             "m_block", "n_block", "m_virtual", "n_virtual", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"
         ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Bind("m_virtual", Level.VTHREAD),
         Bind("n_virtual", Level.VTHREAD),
         Bind("m_thread", Level.BLOCK_Y),
@@ -146,8 +152,7 @@ def virtual_threads(gemm: Gemm) -> Schedule:
         Accumulate(over="k_tile"),
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+        *fragments("k_in"),
         Distribute("A_tile"),
         Distribute("B_tile"),
         Epilogue(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.ladders import worklog_points as points
-from tilewright.ladders.claims import (
+from tilewright.ladders.rung import (
     B_TAKES_EIGHT,
     COALESCED_STORES,
     NINE_EIGHTHS,
@@ -14,10 +14,16 @@ from tilewright.ladders.claims import (
     ONE_BARRIER,
     SCATTERED_STORES,
     TWO_BARRIERS,
+    Choices,
+    Claim,
+    Ladder,
+    fragments,
+    in_vectors,
     loads,
+    on_grid,
+    sized,
+    staged,
 )
-from tilewright.ladders.edits import in_vectors, sized
-from tilewright.ladders.rung import Choices, Claim, Ladder
 from tilewright.layout.arrangement import Interleaved
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
@@ -177,17 +183,12 @@ def thread_tiles(tile: int, depth: int) -> Schedule:
         Split("n_in", 8, into=("n_thread", "n_reg")),
         Split("k", depth, into=("k_tile", "k_in")),
         Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Fuse("m_thread", "n_thread", into="thread"),
         Bind("thread", Level.BLOCK_X),
         Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile"),
-        Distribute("B_tile"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
+        *staged(),
+        *fragments("k_in"),
         Unroll("k_in"),
         Epilogue(),
     )
@@ -310,24 +311,14 @@ def warp_tiled(gemm: Gemm) -> Schedule:
             *("m_block", "n_block", "m_warp", "n_warp", "m_lane", "n_lane", "k_tile", "k_in"),
             *("m_iter", "n_iter", "m_reg", "n_reg"),
         ),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Fuse("m_warp", "n_warp", into="warp"),
         Bind("warp", Level.WARP),
         Fuse("m_lane", "n_lane", into="lane"),
         Bind("lane", Level.LANE),
         Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", rows="k"),
-        Relayout("B_tile", rows="k"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
+        *staged(vector=4, rows="k"),
+        *fragments("k_in", vector=4),
         Unroll("k_in"),
         Epilogue(),
     )

@@ -6,24 +6,19 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.kernels.simt import SERPENTINE, SimtConfig
-from tilewright.ladders.rung import Point
+from tilewright.ladders.rung import Point, fragments, on_grid, staged
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
     Bind,
-    Distribute,
     Epilogue,
     Fuse,
-    Relayout,
     Reorder,
     Schedule,
     Split,
-    Stage,
     Unroll,
-    Vectorize,
 )
 
 THREADS = 256
@@ -53,24 +48,14 @@ def strided_at(gemm: Gemm, point: Point) -> Schedule:
         Split("n_lanes", tn, into=("n_thread", "n_reg")),
         Split("k", point["bk"], into=("k_tile", "k_in")),
         Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_iter", "n_iter", "m_reg", "n_reg"),
-        Bind("m_block", Level.GRID_Y),
-        Bind("n_block", Level.GRID_X),
+        *on_grid(),
         Fuse("m_thread", "n_thread", into="thread"),
         Bind("thread", Level.BLOCK_X),
         Bind("m_iter", Level.VTHREAD),
         Bind("n_iter", Level.VTHREAD),
         Accumulate(over="k_tile"),
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=4),
-        Distribute("B_tile", vector=4),
-        Relayout("A_tile", rows="k"),
-        Relayout("B_tile", rows="k"),
-        Stage("A", Space.REGISTER, under="k_in"),
-        Stage("B", Space.REGISTER, under="k_in"),
-        Vectorize("A_frag", 4),
-        Vectorize("B_frag", 4),
-        Vectorize("C", 4),
+        *staged(vector=4, rows="k"),
+        *fragments("k_in", vector=4),
         Unroll("k_in"),
         Epilogue(),
     )

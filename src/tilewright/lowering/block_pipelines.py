@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.async_stmt import FenceProxy
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Program, Route, Staged
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, CommitCopies, For, If, Let, Steady, WaitCopies
+from tilewright.ir.visit import substitute
 from tilewright.ir.work import Walk
 from tilewright.lowering.coordinates import TURN, extent_of
 from tilewright.lowering.copies import (

@@ -22,18 +22,16 @@ from typing import Literal
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import BOX_ALIGN_BYTES, FRAGMENT
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import NO_SWIZZLE
-from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
+from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, origin_of, tile_digits
 from tilewright.lowering.kernel_parts import over_digits
-from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.block_scales import NAMES, PIECE, BlockScaleName, BlockScales, slots_of, step_names
 from tilewright.units import ceil_div, round_up

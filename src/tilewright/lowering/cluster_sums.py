@@ -20,12 +20,11 @@ from tilewright.errors import LoweringError
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.async_stmt import ClusterBarrier, ExpectBytes, FenceBarriers, InitBarrier, StoreAsync, WaitBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
 from tilewright.ir.tiles import fragment_of, quad_shuffle_axis
-from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.ir.work import Problems, SplitK, Walk, cluster_size, neighbours
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, linear_thread
 from tilewright.lowering.epilogue import Epilogue
 from tilewright.lowering.sums import Sums
@@ -138,7 +137,7 @@ class ClusterSums:
             value, element = self._part, self.sums.packed(number, _ELEMENT, self._width)
             copy = Assign(Ref(value, (_ELEMENT,)), Load(self.sums.buffer, element), origin=self.sums.name)
             source, pack = Ref(value, (ZERO,)), (Alloc(value), self._over(_ELEMENT, self._width, (copy,)))
-        store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, self.sums.name)
+        store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, origin=self.sums.name)
         return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._chunks, (*pack, store)),))
 
     def _add(self, owned: Buffer) -> Body:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.ir.env import Env
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Env, Expr, Var
 from tilewright.ir.stmt import Body
 from tilewright.lowering.sums import Sums
 

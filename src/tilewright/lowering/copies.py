@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Load, Op, Var, binary
 from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
@@ -220,7 +219,7 @@ def _copy_async(program: Program, tile: Tile, chunk: Chunk, width: int, env: Env
         index = list(source.index)
         index[tile.global_minor] = index[tile.global_minor] + at
         here = Ref(source.buffer, tuple(index))
-        return Move(spot, here, each, env.there, tile.staged.name, asynchronous=True)
+        return Move(spot, here, each, env.there, origin=tile.staged.name, asynchronous=True)
 
     return _between(tile, chunk, width, env, move)
 

@@ -23,19 +23,18 @@ from functools import cached_property, partial
 from math import gcd
 from types import MappingProxyType
 
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
-from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose, Stmt
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
-from tilewright.ir.visit import rewrite, variables
+from tilewright.ir.visit import rewrite, substitute, variables
 from tilewright.layout.fragment import QUAD_LANES
-from tilewright.lowering.coordinates import index_of, lane_of
+from tilewright.lowering.coordinates import K_FIRST, index_of, lane_of, size_of
 from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_held import HeldVectors
 from tilewright.lowering.epilogue_plan import (
@@ -61,18 +60,12 @@ from tilewright.lowering.kernel_parts import (
     over_digits,
     value_buffer,
 )
-from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.values import Added, AddedName
 
 NOTHING_KEPT: Mapping[AddedName, Expr] = MappingProxyType({})
 """Of what an epilogue reads, in registers before."""
-
-
-def as_format(value: Expr, dtype: DType) -> Expr:
-    """A value rounded to a format."""
-    return value if value.dtype is dtype else Cast(dtype, value)
 
 
 Leaves = dict[str, Expr]
@@ -114,8 +107,7 @@ class Epilogue:
     overwrites: bool = False
 
     def as_sum(self, value: Expr) -> Expr:
-        accumulate = self.program.gemm.accumulate
-        return value if value.dtype is accumulate else Cast(accumulate, value)
+        return as_format(value, self.program.gemm.accumulate)
 
     def as_result(self, value: Expr) -> Expr:
         return as_format(value, self.program.gemm.out)
@@ -399,7 +391,7 @@ class Epilogue:
         place = self._shuffled_place(sums, lane % QUAD_LANES, ZERO, row_start=True)
         load: Body = ()
         if reads:  # what the quad reads in whole rows, its lanes exchange back
-            load = (Alloc(old), Move(last, self._addend(place), width, origin="C"), QuadTranspose(last, "C"))
+            load = (Alloc(old), Move(last, self._addend(place), width, origin="C"), QuadTranspose(last, origin="C"))
         piece, element = Var(_PIECE), Var(ELEMENT)
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
@@ -412,7 +404,7 @@ class Epilogue:
         )
         row = (*operands, For(ELEMENT, Const(self._held), (held,), unroll=True), *others)
         pieces = For(_PIECE, Const(QUAD_LANES), row, unroll=True)
-        return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
+        return (Alloc(value), *load, pieces, QuadTranspose(first, origin="C"), Move(place, first, width, origin="C"))
 
     def _shuffled_place(self, sums: Sums, piece: Expr, element: Expr, *, row_start: bool = False) -> Ref:
         """The place in C of an element that the lane holds, or of the first of that row of the fragment."""

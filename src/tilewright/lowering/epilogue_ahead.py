@@ -20,8 +20,8 @@ from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.register_budgets import MAX_REGISTERS, register_budgets
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
+from tilewright.ir.visit import substitute
 from tilewright.lowering.coordinates import index_of
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry

@@ -17,8 +17,8 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.finish import as_f32
 from tilewright.ir.program import Axis
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, Move
+from tilewright.ir.visit import substitute
 from tilewright.lowering.coordinates import index_of
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.kernel_parts import beside, global_place

@@ -27,11 +27,10 @@ from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, ShuffleAdd
 from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
-from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
+from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, tile_digits
 from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
 from tilewright.lowering.epilogue_scales import check_scales
 from tilewright.lowering.kernel_parts import ELEMENT, beside
-from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK

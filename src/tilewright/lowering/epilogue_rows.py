@@ -26,9 +26,9 @@ from tilewright.ir.expr import ONE, TRUE, ZERO, Cast, Const, Expr, Op, Var, bina
 from tilewright.ir.kernel import C_ODD
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.lowering.coordinates import base_of, matrix_of, origin_of, size_of
 from tilewright.lowering.epilogue_plan import Subtile
 from tilewright.lowering.kernel_parts import value_buffer
-from tilewright.lowering.located import base_of, matrix_of, origin_of, size_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim
 

@@ -21,14 +21,13 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select
 from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, ShuffleAdd
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import QUAD_LANES
-from tilewright.lowering.coordinates import index_of
+from tilewright.lowering.coordinates import base_of, end_of, index_of, matrix_of
 from tilewright.lowering.epilogue_plan import Subtile, epilogue_plan
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits
-from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE

@@ -28,19 +28,18 @@ from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
-from tilewright.lowering.coordinates import digit_sum, index_of
+from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, index_of, matrix_of
 from tilewright.lowering.epilogue_ahead import MatricesAhead
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished, Own
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits, value_buffer
-from tilewright.lowering.located import M_FIRST, M_SIZE, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 from tilewright.problem.values import AddedName
 

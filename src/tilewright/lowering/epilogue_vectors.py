@@ -18,14 +18,13 @@ from tilewright.ir.async_stmt import ArriveBarrier, InitBarrier, WaitBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.tiles import tile_of
+from tilewright.ir.visit import substitute
 from tilewright.ir.work import SplitK, Walk
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, tile_digits
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, origin_of, tile_digits
 from tilewright.lowering.groups import TABLE
 from tilewright.lowering.kernel_parts import global_place, value_buffer
-from tilewright.lowering.located import origin_of
 from tilewright.lowering.spare_warps import Team
 from tilewright.problem.values import Added
 from tilewright.units import ceil_div

@@ -14,12 +14,10 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Var
 from tilewright.ir.program import Program
 from tilewright.ir.ranges import Interval, interval
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt
-from tilewright.ir.visit import map_exprs, rewrite
-from tilewright.lowering.coordinates import bounds_of
+from tilewright.ir.visit import map_exprs, rewrite, simplify, substitute
+from tilewright.lowering.coordinates import base_of, bounds_of
 from tilewright.lowering.kernel_parts import is_matrix
-from tilewright.lowering.located import base_of
 
 
 def flatten_indices(body: Body, program: Program, *, near: bool) -> Body:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Var
+from tilewright.ir.expr import HERE, ZERO, Cast, Const, Env, Expr, Load, Var
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import (
     Assign,

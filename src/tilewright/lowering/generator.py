@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.stmt import Body, Carried, For, Let, Steady, Stmt
 from tilewright.lowering.kernel_parts import Steps, if_any, whole
 from tilewright.units import ceil_div

@@ -27,7 +27,7 @@ from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var,
 from tilewright.ir.kernel import CAPACITY, FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
 from tilewright.ir.program import WARP_LANES
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
-from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
+from tilewright.lowering.coordinates import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.problem.gemm import Dim
 from tilewright.units import ceil_div
 

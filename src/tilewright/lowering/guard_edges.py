@@ -16,8 +16,8 @@ from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
+from tilewright.lowering.coordinates import end_of
 from tilewright.lowering.kernel_parts import ELEMENT, is_matrix
-from tilewright.lowering.located import end_of
 from tilewright.problem.gemm import FACTORS
 
 

@@ -28,9 +28,8 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval, interval
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, For, If, Let, LoadMatrices, Move, Stmt
-from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
+from tilewright.ir.visit import exprs_of, rebuild, simplify, sub_exprs, substitute, variables, walk
 from tilewright.problem.gemm import LEADING
 
 PARAMETERS = frozenset({*LEADING, PART_OF_K.name, *(size.name for size in SIZES.values())})

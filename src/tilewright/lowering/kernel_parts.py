@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Var
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span
-from tilewright.ir.visit import map_exprs, rewrite
-from tilewright.lowering.located import matrix_of, origin_of
+from tilewright.ir.visit import map_exprs, rewrite, substitute
+from tilewright.lowering.coordinates import matrix_of, origin_of
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.values import AddedName
 
@@ -53,7 +51,7 @@ def in_pair(number: Expr) -> Expr:
     side, and those of a fragment of B too, so that in the same order each column's would lie in one bank, which an FFMA
     reads two of in two clocks and two banks in one (benchmarks/results/register_banks_h200.json).
 
-    >>> from tilewright.ir.simplify import simplify
+    >>> from tilewright.ir.visit import simplify
     >>> [simplify(in_pair(Const(number))).value for number in range(4)]
     [1, 0, 3, 2]
     """

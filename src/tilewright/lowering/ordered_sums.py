@@ -21,8 +21,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, b
 from tilewright.ir.kernel import PARTIAL_SUMS, SIZES, TILE_FLAGS
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Move, Stmt
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, linear_thread
-from tilewright.lowering.located import K_FIRST, size_of
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, K_FIRST, linear_thread, size_of
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
 

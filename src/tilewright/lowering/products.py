@@ -9,19 +9,23 @@ from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, TmaPrefetch, Wgmma
 from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.clusters import cluster_size, readers
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
-from tilewright.ir.joined import joined, wide_instruction
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.stmt import Body, For, If, Stmt
-from tilewright.ir.tiles import Tile, tile_of
-from tilewright.ir.work import Problems
+from tilewright.ir.tiles import Tile, joined, tile_of, wide_instruction
+from tilewright.ir.work import Problems, cluster_size, readers
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.coordinates import digit_sum, place_in_cluster, rank_step
-from tilewright.lowering.located import K_FIRST, K_SIZE, matrix_of, origin_of
+from tilewright.lowering.coordinates import (
+    K_FIRST,
+    K_SIZE,
+    digit_sum,
+    matrix_of,
+    origin_of,
+    place_in_cluster,
+    rank_step,
+)
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Dim, OperandName, Product
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from tilewright.ir.accumulators import Promotion
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Op, Select, binary, real
+from tilewright.ir.expr import Binary, Expr, Fma, Load, Op, Select, binary, real
+from tilewright.ir.finish import as_format
 from tilewright.ir.stmt import Assign, Body, If
 from tilewright.lowering.block_scales import scale_of_running
 from tilewright.lowering.kernel_parts import if_any
@@ -33,8 +34,7 @@ def promote(sums: Sums) -> Body:
     """`sum += sum_group`, times its scales, in each register; a group that the next product does not overwrite is set
     to zero."""
     place, group = Ref(sums.buffer, sums.index), sums.in_group(sums.index)
-    value: Expr = Load(group.buffer, group.index)
-    value = value if value.dtype is place.buffer.dtype else Cast(place.buffer.dtype, value)
+    value = as_format(Load(group.buffer, group.index), place.buffer.dtype)
     before, scale = Load(place.buffer, place.index), scale_of_running(sums)
     total = Binary(Op.ADD, before, value) if scale is None else Fma(value, scale, before)
     body: Body = (Assign(place, total, origin=sums.name),)
@@ -57,7 +57,7 @@ def before_product(sums: Sums, product: Product) -> Body:
     """In a run of wgmma, in front of the products of a stage that change what was summed before."""
     if not product.rescale:
         return ()
-    ended = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    ended = (WgmmaCommit(), WgmmaWait(0, sums.first, origin=sums.name))
     return (*ended, *rescaled(sums, product.rescale), WgmmaFence())
 
 
@@ -75,7 +75,7 @@ def after_iteration(sums: Sums, promotion: Promotion, number: Expr) -> Body:
 
 def among_wgmma(sums: Sums, promotion: Promotion, number: Expr) -> Body:
     """Behind iteration `number` of a loop inside a run of wgmma: those of the group are waited for, others follow."""
-    wait = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    wait = (WgmmaCommit(), WgmmaWait(0, sums.first, origin=sums.name))
     return at_group_ends(promotion, number, (*wait, *promote(sums), WgmmaFence()))
 
 

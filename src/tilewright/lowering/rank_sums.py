@@ -37,6 +37,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ArriveBarrier, BulkPrefetch, InitBarrier, Scope, SignalFlag, WaitBarrier, WaitFlag
 from tilewright.ir.buffer import PEERS, Buffer, Ref, Space
 from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary
+from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import (
     MOST_ROWS,
     OWN_RANK,
@@ -242,8 +243,7 @@ class RankSums(OrderedSums):
         """A vector of sums goes to what is sent, in the format of C."""
         here, out = self._register(), self.program.gemm.out
         value = Ref(Buffer("part", Space.REGISTER, out, (self._width,)), (ZERO,))
-        total: Expr = Load(here.buffer, here.index)
-        total = total if total.dtype is out else Cast(out, total)
+        total = as_format(Load(here.buffer, here.index), out)
         rounded = Assign(Ref(value.buffer, (Var(ELEMENT),)), total, origin=self.sums.name)
         store = Move(self.sent(_KEEPER, self._inside), value, self._width, origin=self.sums.name)
         return (Alloc(value.buffer), self._over_vector(rounded), store)
@@ -261,7 +261,7 @@ class RankSums(OrderedSums):
 
     def _added(self, part: Expr) -> Stmt:
         here = self._register()
-        total = Binary(Op.ADD, Load(here.buffer, here.index), part if part.dtype is F32 else Cast(F32, part))
+        total = Binary(Op.ADD, Load(here.buffer, here.index), as_f32(part))
         return self._over_vector(Assign(here, total, origin=self.sums.name))
 
 

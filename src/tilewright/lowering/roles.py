@@ -31,14 +31,11 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.clusters import neighbours
-from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import TRUE, ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import HERE, TRUE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Loop, Program, Route
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
-from tilewright.ir.visit import walk
-from tilewright.ir.work import Walk
+from tilewright.ir.visit import substitute, walk
+from tilewright.ir.work import Walk, neighbours
 from tilewright.lowering.arrivals import wait_for_rows
 from tilewright.lowering.block_scales import ScaleStream, Use, sides
 from tilewright.lowering.compute import Compute
@@ -51,6 +48,7 @@ from tilewright.lowering.coordinates import (
     extent_of,
     lane_let,
     rank_step,
+    size_of,
     thread_coordinates,
 )
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
@@ -66,7 +64,6 @@ from tilewright.lowering.generator import (
     steps_of,
 )
 from tilewright.lowering.kernel_parts import if_any
-from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, held_in_registers, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
@@ -337,7 +334,7 @@ class TmaKernel:
     def _all_ended(self) -> Body:
         """All MMAs have ended: their accumulators may be read."""
         sums = self.compute.sums
-        return (WgmmaWait(0, sums.first, sums.name),)
+        return (WgmmaWait(0, sums.first, origin=sums.name),)
 
     @property
     def _ends_each_iteration(self) -> bool:

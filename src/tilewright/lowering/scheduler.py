@@ -8,7 +8,7 @@
 
 `Scheduler.each` makes the statements that a role runs for each of its work items, `locate` those that name where the
 item lies. Every role computes the same items from the number of its block, so that roles agree without talking. What
-the names mean for loops, places and guards is in `located`.
+the names mean for loops, places and guards is in `coordinates`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
-from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.ir.work import Problems, SplitK, Walk, cluster_size, neighbours
 from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
+    K_FIRST,
+    K_SIZE,
+    PART,
+    PARTS,
+    PROBLEM,
     RANK,
     ROUND,
     TURN,
@@ -37,7 +41,6 @@ from tilewright.lowering.coordinates import (
     place_in_cluster,
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
-from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
 from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Dim

@@ -14,11 +14,10 @@ from math import gcd, prod
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var, real
-from tilewright.ir.joined import joined
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
-from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
+from tilewright.ir.tiles import FRAGMENT, fragment_of, joined, result_span
+from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import Fragment
 from tilewright.lowering.coordinates import lane_of
 from tilewright.lowering.kernel_parts import every, in_pair, over_vectors

@@ -24,6 +24,9 @@ from tilewright.planning.packing import (
     PACKABLE,
     TMA_BYTES,
     Alignment,
+    Groups,
+    Shards,
+    Stack,
     as_read,
     finishes,
     order_read,
@@ -33,7 +36,6 @@ from tilewright.planning.packing import (
 )
 from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step, guards_of
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN

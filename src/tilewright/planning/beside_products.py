@@ -1,21 +1,45 @@
-"""Launches that do not multiply: what makes FP8 codes and scales, what gathers and sums rows, and what ranks
-of a group send each other by threads."""
+"""Launches that do not multiply: what makes FP8 codes and scales, what gathers and sums rows, and what ranks of a group
+send each other by threads, parts of tiles where they share out k.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.kernels.exchange import ExchangeConfig
 from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.kernels.row_sums import RowSumsConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.kernels import Kernels
+from tilewright.planning.packing import Shards
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.problem.exchange import Exchange
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.row_sums import RowSums
-from tilewright.units import round_up
+from tilewright.units import ceil_div, round_up
+
+
+@dataclass(frozen=True, slots=True)
+class TileParts:
+    """tiles: that a rank keeps, at most; tile_bytes: of a part."""
+
+    tiles: int
+    tile_bytes: int
+
+    @classmethod
+    def of(cls, shards: Shards, config: WgmmaConfig, columns: int, element_bytes: int) -> TileParts:
+        """Of a kernel for C with so many columns and bytes of an element. Tiles of clusters' edges are sent, too."""
+        across = ceil_div(columns, config.n * config.cluster_n) * config.cluster_n
+        tiles = ceil_div(max(shards.rows), config.m * config.cluster_m) * config.cluster_m * across
+        return cls(tiles, config.m * config.n * element_bytes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of all that a rank sends to another one, at most: what the next one sends or receives lies behind."""
+        return self.tiles * self.tile_bytes
+
 
 _ALIGNED = 256
 """Of what lies in a workspace, in bytes."""

@@ -15,18 +15,16 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.guard import Guard
-from tilewright.kernels.line_splitting import LONGEST_LINE, LineSplittingConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
-from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.splitting import LONGEST_LINE, LineSplittingConfig, SplittingConfig
 from tilewright.kernels.wgmma import WgmmaConfig, deepest_ring, fits
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
+from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, Stack, padded, padded_bytes
 from tilewright.planning.plan import Place, Plan, Role, Step, guards_of
-from tilewright.planning.stack import Stack
 from tilewright.problem.emulation import F16X3, Algorithm, guarded_depth, least_scaled
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.relayout import MatrixCopy, Relayout

@@ -15,11 +15,10 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost.plans import most_us_of_pieces
 from tilewright.planning.emulated import of_pieces, splitting_us
-from tilewright.planning.packing import finishes
+from tilewright.planning.packing import Shards, finishes
 from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.raster import visited
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Shards
 from tilewright.units import ceil_div, round_up
 from tilewright.winners.plan_config import PlanConfig
 

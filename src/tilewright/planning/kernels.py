@@ -20,19 +20,17 @@ from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.exchange import ExchangeConfig
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.line_splitting import LineSplittingConfig
 from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.row_sums import RowSumsConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.simt import SimtConfig, repeats_lines
-from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.splitting import LineSplittingConfig, SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Shards, Stack
 from tilewright.planning.skinny import Skinny
-from tilewright.planning.stack import Shards, Stack
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from tilewright.ir.guard import Guard
-from tilewright.planning.packing import Alignment
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.winners.plan_config import PlanConfig

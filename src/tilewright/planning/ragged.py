@@ -19,9 +19,8 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.work import Problems
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Columns, Deferred
+from tilewright.kernels.columns import Columns, Deferred, legal
 from tilewright.kernels.configuration import row_of
-from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import joined, product, stages_more, with_long_rows
 from tilewright.kernels.tensor_rate import tensor_rate
@@ -32,10 +31,9 @@ from tilewright.planning.candidates import families_for, leaves_first, listed, p
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import TMA_BYTES
+from tilewright.planning.packing import TMA_BYTES, Groups
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.raster import rows_together
-from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div

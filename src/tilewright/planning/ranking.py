@@ -45,11 +45,10 @@ from tilewright.planning.cost.plans import plan_seconds
 from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import reads_pieces
-from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
+from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, Stack, behind_packing, ways_to_pack
 from tilewright.planning.raster import first_out
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.quantization import BLOCK
 from tilewright.winners.plan_config import PlanConfig

@@ -16,8 +16,7 @@ from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.planning.cost.gemv import gemv_seconds, read_seconds, sm_seconds
-from tilewright.planning.packing import Alignment
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import arguments, grid_of

@@ -12,13 +12,12 @@ from math import ceil, prod
 
 from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
-from tilewright.ir.clusters import neighbours
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route, Staged
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, For, Let, Move
-from tilewright.ir.visit import Path, variables, walk
+from tilewright.ir.visit import Path, simplify, substitute, variables, walk
+from tilewright.ir.work import neighbours
 from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.plan import plan_of

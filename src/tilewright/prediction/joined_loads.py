@@ -13,11 +13,10 @@ from math import gcd
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Body, For, Let, Move
-from tilewright.ir.visit import Path, bodies
+from tilewright.ir.visit import Path, bodies, simplify, substitute
 from tilewright.layout.banks import BANK_BYTES, ideal_wavefronts, wavefronts
-from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Access
 from tilewright.simulator.listeners import SiteCounter
 
 _WIDEST_BYTES = 16

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.layout.banks import LINE_BYTES, Counts, lines, wavefronts
-from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Access
 from tilewright.simulator.listeners import SiteCounter
 
 Floats = npt.NDArray[np.float64]

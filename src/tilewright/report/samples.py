@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors
-from tilewright.simulator.events import Access, Listener
+from tilewright.simulator.findings import Access, Listener
 from tilewright.simulator.listeners import wavefronts_of
 
 Side = tuple[Path, Space | None]

@@ -1,8 +1,7 @@
 """A schedule is data: a tuple of steps, each a frozen value with one rewrite."""
 
 from tilewright.schedule.codec import from_json, to_json
-from tilewright.schedule.diff import Difference, diff
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Difference, Schedule, diff
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS
 from tilewright.schedule.steps.blocks import Cluster, DependentLaunch, Persist, Raster

@@ -5,11 +5,60 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
-from typing import ClassVar, NoReturn
+from functools import cache
+from typing import ClassVar, NoReturn, get_args
 
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.ir.program import Loop, Program, Staged
-from tilewright.schedule.names import RESERVED, derived
+from tilewright.problem.epilogue import READY_MADE
+from tilewright.problem.gemm import LEADING, OperandName
+
+ARGUMENTS = frozenset({*get_args(OperandName), *READY_MADE, "M", "N", "K", *LEADING, "alpha", "beta", "K_part"})
+"""Names of the kernel's arguments."""
+
+_WORDS = """
+    A_value B_value C_value element element_of_part thread_in_block lane_in_warp lane_in_group rank_in_cluster
+    turn round warpgroup part chunk atom slot
+    block_number fragment
+    group panel band square first_row first_column rows_in_group rows_in_band columns_in_panel columns_in_square
+    block_in_group block_in_panel block_in_band block_in_square row_in_panel
+    right_0 right_1 right_2 down_0 down_1 down_2
+    hilbert_x_0 hilbert_x_1 hilbert_x_2 hilbert_y_0 hilbert_y_1 hilbert_y_2
+"""
+"""Fixed names of what lowering adds: parts of vectors, numbers of threads and blocks, raster orders."""
+
+RESERVED = frozenset((*ARGUMENTS, *_WORDS.split()))
+"""Names that no loop or tile may have: the kernel makes them for itself. Lowering names what it adds after the loop or
+the tile that it belongs to (`A_tile_step`, `k_tile_stage`), or by a fixed word (`element`). A property test holds these
+lists against what lowered kernels declare."""
+
+_ENDINGS = (
+    *(
+        "s",
+        "_vec",
+        "_turn",
+        "_stage",
+        "_fill",
+        "_pair",
+        "_next",
+        "_full",
+        "_empty",
+        "_number",
+        "_parity",
+    ),  # of a loop or one of its digits
+    "_group",  # of the sum, where it is promoted
+    *("_m", "_n", "_k", "_step", "_value", "_next_m", "_next_n", "_next_k", "_next_step"),  # of a tile
+)
+
+
+@cache
+def derived(name: str) -> frozenset[str]:
+    """What the kernel may call the things it adds for a loop or a tile of this name.
+
+    >>> "k_tile_stage" in derived("k_tile"), "A_tile_step" in derived("A_tile")
+    (True, True)
+    """
+    return frozenset(name + ending for ending in _ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -23,9 +72,13 @@ class Step(ABC):
     def apply(self, program: Program) -> Program:
         """The program after this step. Raises `ScheduleError` when the step does not fit."""
 
+    speaks_of: ClassVar[tuple[str, ...]] = ()
+    """The fields that name loops and tiles which this step speaks of."""
+
     def names(self) -> tuple[str, ...]:
         """The loops and tiles this step speaks of; counts with such an origin are laid at its door."""
-        return ()
+        named = (getattr(self, field) for field in self.speaks_of)
+        return tuple(name for one in named for name in ((one,) if isinstance(one, str) else one))
 
     def __repr__(self) -> str:
         parts = []

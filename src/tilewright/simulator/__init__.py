@@ -4,8 +4,7 @@ from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic, 
 from tilewright.simulator.asynchronous.engines import Await, Push, Raise
 from tilewright.simulator.asynchronous.previous import PreviousGrid
 from tilewright.simulator.counters import Counters
-from tilewright.simulator.events import Listener
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.findings import Finding, Kind, Listener
 from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.ranks import Rank, RanksRun, simulate_ranks
 from tilewright.simulator.run import Run, simulate

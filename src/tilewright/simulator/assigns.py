@@ -15,10 +15,9 @@ from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
 from tilewright.simulator.context import Context
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, RegisterArray
+from tilewright.simulator.findings import Site
 from tilewright.simulator.index import Predicate
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
 from tilewright.simulator.warps import Mask
 
@@ -95,8 +94,7 @@ class RegisterOp:
         """Carry the operation out."""
         raise AssertionError(f"{type(self).__name__} does nothing")
 
-    def _finish(self, convoy: Convoy) -> None:
-        self.target.mark(convoy)
+    def _tell(self, convoy: Convoy) -> None:
         self.context.tell_computed(self.site, convoy, self.operations, prod(self.target.shape))
 
 
@@ -107,10 +105,8 @@ class AssignOp(RegisterOp):
     evaluate: Evaluate
 
     def __call__(self, convoy: Convoy) -> None:
-        value = self.evaluate(convoy)
-        mask = convoy.mask
-        np.copyto(self.target.of(convoy), value, where=True if mask is None else mask.lanes, casting="same_kind")
-        self._finish(convoy)
+        self.target.put(convoy, self.evaluate(convoy))
+        self._tell(convoy)
 
 
 @dataclass(slots=True)
@@ -130,7 +126,8 @@ class FmaOp(RegisterOp):
             result = np.empty(out.shape, out.dtype)
             self.context.arithmetic.fma(a, b, c, self.dtype, result)
             np.copyto(out, result, where=mask.lanes)
-        self._finish(convoy)
+        self.target.mark(convoy)
+        self._tell(convoy)
 
 
 @dataclass(slots=True)
@@ -147,9 +144,8 @@ class CopyOp(RegisterOp):
             value = np.where(chosen.lanes, value, 0)
         elif not chosen:
             value = np.zeros_like(value)
-        mask = convoy.mask
-        np.copyto(self.target.of(convoy), value, where=True if mask is None else mask.lanes, casting="same_kind")
-        self._finish(convoy)
+        self.target.put(convoy, value)
+        self._tell(convoy)
 
 
 @dataclass(slots=True)
@@ -185,12 +181,9 @@ class UnpackCodesOp:
     exponent: int
 
     def __call__(self, convoy: Convoy) -> None:
-        mask = convoy.mask
         words = self.words.read(convoy)  # (words, lanes)
         found = np.moveaxis(self.codes.unpack(words), -1, 1).reshape(-1, words.shape[-1])
-        found = np.ldexp(found, self.exponent)
-        np.copyto(self.numbers.of(convoy), found, where=True if mask is None else mask.lanes, casting="same_kind")
-        self.numbers.mark(convoy)
+        self.numbers.put(convoy, np.ldexp(found, self.exponent))
         self.context.tell_computed(self.site, convoy, UNPACK[self.codes])
 
 

@@ -1,4 +1,8 @@
-"""Instructions that the 32 lanes of a warp execute together: matrices loaded from shared memory, tiles multiplied."""
+"""Instructions that the 32 lanes of a warp execute together: matrices loaded from shared memory, tiles multiplied.
+
+Each is simulated in three steps: registers become tiles, one for each warp, something is done with the tiles, and tiles
+become registers again. Each step is one gather over all warps of a convoy.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,67 @@ from tilewright.dtypes import F32, I32, TF32, Array
 from tilewright.ir.expr import Op
 from tilewright.ir.stmt import ShuffleAdd
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES, Fragment
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.holding import Holding, as_matrices, holding_of, put
+from tilewright.simulator.findings import Kind, Site
 from tilewright.simulator.moves import MemorySide
-from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
+
+
+class Holding:
+    """Who holds which element of a tile. numbers: of the element, (registers, 32); each element is held once or not."""
+
+    __slots__ = ("elements", "numbers")
+
+    def __init__(self, numbers: Array, elements: int) -> None:
+        self.numbers = np.asarray(numbers, np.int64)
+        self.elements = elements
+
+    def tiles(self, rows: Array) -> Array:
+        """Registers, (registers, lanes), as tiles, (warps, elements)."""
+        return np.take(rows, _tile_places(self, rows.shape[1] // WARP_THREADS))
+
+    def registers(self, tiles: Array) -> Array:
+        """Tiles, (warps, elements), as registers, (registers, lanes)."""
+        return np.take(tiles, _register_places(self, len(tiles)))
+
+
+# All but a few convoys of a run have as many warps.
+@lru_cache
+def _tile_places(held: Holding, warps: int) -> Array:
+    """Where the elements of the tiles of these warps lie in (registers, lanes), flat: (warps, elements)."""
+    place = np.zeros(held.elements, np.int64)  # of each element in the registers of warp 0
+    register, lane = np.indices(held.numbers.shape)
+    place[held.numbers] = register * warps * WARP_THREADS + lane
+    places: Array = place + WARP_THREADS * np.arange(warps)[:, None]
+    return places
+
+
+@lru_cache
+def _register_places(held: Holding, warps: int) -> Array:
+    """Where what registers hold lies in (warps, elements), flat: (registers, lanes)."""
+    first = held.elements * np.arange(warps)[:, None]
+    return (held.numbers[:, None, :] + first).reshape(len(held.numbers), -1)
+
+
+@lru_cache
+def holding_of(fragment: Fragment) -> Holding:
+    """Who holds which element of a matrix, counted row by row.
+
+    >>> from tilewright.layout.fragment import ACCUMULATOR_16X8
+    >>> holding_of(ACCUMULATOR_16X8).numbers[:, 5].tolist()
+    [10, 11, 74, 75]
+    """
+    row, column = fragment.places()
+    return Holding((row * fragment.columns + column).T, fragment.rows * fragment.columns)
+
+
+def as_matrices(tiles: Array, fragment: Fragment) -> Array:
+    """Tiles, (warps, elements), as matrices, (warps, rows, columns)."""
+    matrices: Array = tiles.reshape(-1, fragment.rows, fragment.columns)
+    return matrices
+
 
 TRANSPOSE_QUAD: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """Shuffles of a quad shuffle transpose: in each of two steps, two words to another lane."""
@@ -43,13 +100,11 @@ def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
     if mask is None or not mask.parted.any():
         return
     context.findings.report(
-        Finding(
-            Kind.PARTED_WARP,
-            "An instruction of the whole warp is reached by a part of it.",
-            where(site, convoy, (mask.rows & mask.parted[:, None]).reshape(-1)),
-            note="what the hardware then does is undefined.",
-            hint="move the instruction out of the branch, and use blocks of whole warps.",
-        )
+        Kind.PARTED_WARP,
+        "An instruction of the whole warp is reached by a part of it.",
+        where(site, convoy, (mask.rows & mask.parted[:, None]).reshape(-1)),
+        note="what the hardware then does is undefined.",
+        hint="move the instruction out of the branch, and use blocks of whole warps.",
     )
 
 
@@ -92,12 +147,10 @@ class LoadMatricesOp:
         source, dtype = self.source, self.source.buffer.dtype
         check_whole_warps(source.site, self.context, convoy)
         pattern, offset = source.reach(convoy, also=convoy.warps.first_lanes(MATRIX_ROWS * self.count))
-        target = self.target.of(convoy)
         access = source.tell(convoy, pattern, offset, matrices=self.count)
         tiles = _rows_of_matrices(dtype.bytes).tiles(source.fetch(convoy, access))
         held = matrices_in_registers(dtype.bytes, self.count, self.transposed).registers(tiles)
-        put(target, self.context.arithmetic.decode(held, dtype), None if convoy.mask is None else convoy.mask.lanes)
-        self.target.mark(convoy)
+        self.target.put(convoy, self.context.arithmetic.decode(held, dtype))
 
 
 @dataclass(slots=True)
@@ -139,8 +192,7 @@ class MultiplyTilesOp:
         a, b, c = (as_matrices(holding_of(fragment).tiles(view.read(convoy)), fragment) for fragment, view in pairs)
         total: Array = self.context.arithmetic.multiply_tiles(instruction, a, b, c)
         held = holding_of(instruction.c).registers(total.reshape(len(total), -1))
-        put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
-        self.d.mark(convoy)
+        self.d.put(convoy, held)
         self.context.tell_computed(self.site, convoy, multiply_opcodes(instruction))
 
 
@@ -167,9 +219,7 @@ class QuadTransposeOp:
     def __call__(self, convoy: Convoy) -> None:
         check_whole_warps(self.site, self.context, convoy)
         squares = _squares(self.element_bytes, False).tiles(self.place.read(convoy))
-        held = _squares(self.element_bytes, True).registers(squares)
-        put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
-        self.place.mark(convoy)
+        self.place.put(convoy, _squares(self.element_bytes, True).registers(squares))
         self.context.tell_computed(self.site, convoy, TRANSPOSE_QUAD)
 
 
@@ -189,8 +239,7 @@ class ShuffleAddOp:
         total = self.context.arithmetic.binary(self.stmt.op, held, other, self.stmt.place.buffer.dtype)
         if self.stmt.up:
             total = np.where(lanes % WARP_THREADS < apart, held, total)
-        put(self.place.of(convoy), total, None if convoy.mask is None else convoy.mask.lanes)
-        self.place.mark(convoy)
+        self.place.put(convoy, total)
         self.context.tell_computed(self.site, convoy, shuffle_opcodes(self.stmt))
 
 

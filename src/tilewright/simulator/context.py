@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 
@@ -12,20 +12,49 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.arithmetic import Arithmetic
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Arithmetic as Computed
-from tilewright.simulator.events import Wire
-from tilewright.simulator.findings import Finding, Findings, Kind, Where
-from tilewright.simulator.journal import Journal
+from tilewright.simulator.convoy import Convoy, RegisterArray
+from tilewright.simulator.findings import Arithmetic as Computed
+from tilewright.simulator.findings import Finding, Findings, Kind, Site, Where, Wire
+from tilewright.simulator.journal import Journal, Role
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
+BLOCK_BARRIER = "__syncthreads"
+"""What journals and recordings call it."""
 
-class Observer(Protocol):
+
+class BlockBarriers:
+    """The barrier of every block of a batch. It opens when as many warps have arrived as the block has.
+
+    rounds: how often each block's barrier has opened. A warp that has ended never arrives: the others wait in vain.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.rounds = np.zeros(batch.blocks, np.int64)
+        self._arrived = np.zeros(batch.blocks, np.int64)
+        self._expected = batch.warps_per_block
+
+    def arrive(self, slots: Array) -> Array:
+        """Warps of the blocks in `slots` arrive, one an entry; the slots of the blocks whose barrier opens."""
+        self._arrived += np.bincount(slots, minlength=len(self._arrived))
+        opened = np.flatnonzero(self._arrived == self._expected)
+        self._arrived[opened] = 0
+        self.rounds[opened] += 1
+        return opened
+
+    def over(self, keys: Array, wanted: Array) -> Array:
+        over: Array = self.rounds[keys] >= wanted
+        return over
+
+    def name(self, key: int) -> str:
+        return BLOCK_BARRIER
+
+    def text(self, key: int, wanted: int) -> str:
+        return "the barrier"
+
+
+class Observer:
     """Told after each statement, while the state of the machine can be read; `recorder.Recorder` is one.
 
     A listener is told facts and costs little; an observer may read everything. Where there is none, nothing is wrapped
@@ -72,6 +101,11 @@ class Context:
     observer: Observer | None = None
     journal: Journal | None = None
 
+    def note(self, role: Role, kind: str, numbers: Array, generations: Array) -> None:
+        """An effect on things that order warps, where there is a journal."""
+        if self.journal is not None:
+            self.journal.note(role, kind, numbers, generations)
+
     def tell_computed(self, site: Site, convoy: Convoy, operations: Mapping[str, int], times: int = 1) -> None:
         """Tell who listens that the active lanes of a convoy executed machine instructions, by opcode."""
         if self.wire.computed:
@@ -80,57 +114,60 @@ class Context:
             for hear in self.wire.computed:
                 hear(event)
 
-    def check_products(self, site: Site, convoy: Convoy, registers: RegisterArray, first: int, end: int) -> None:
-        """Reports an access to registers that a wgmma under way adds to, or multiplies."""
+    def registers(self, site: Site, convoy: Convoy, number: int, first: int, end: int) -> RegisterArray:
+        """The registers of a buffer, of which those from `first` to `end` are used: the kernel stops where it has no
+        such ones."""
+        found = convoy.registers[number]
+        assert found is not None, "an Alloc comes before every use"
+        name, elements = found.buffer.name, found.buffer.elements
+        if first < 0 or end > elements:
+            outside = first if first < 0 else end - 1
+            self.findings.stop(
+                Kind.OUT_OF_BOUNDS,
+                f"Register array {name} has {elements} elements; element {outside} is accessed.",
+                where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                name,
+                outside,
+            )
+        return found
+
+    def touched(self, site: Site, convoy: Convoy, number: int, first: int, end: int) -> RegisterArray:
+        """The same, touched by threads: reports those that a wgmma under way adds to, or multiplies."""
+        registers = self.registers(site, convoy, number, first, end)
+        registers.dirty = True
         for (low, high), (_, started) in registers.in_products.items():
             if first < high and low < end:
                 name = registers.buffer.name
                 self.findings.report(
-                    Finding(
-                        Kind.IN_FLIGHT,
-                        f"Registers of {name} are touched while a wgmma uses them.",
-                        where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                        name,
-                        max(first, low),
-                        where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                        hint="wait for the wgmma group first (WgmmaWait).",
-                    )
+                    Kind.IN_FLIGHT,
+                    f"Registers of {name} are touched while a wgmma uses them.",
+                    where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                    name,
+                    max(first, low),
+                    where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                    hint="wait for the wgmma group first (WgmmaWait).",
                 )
-                return
+                break
+        return registers
 
     def overflow(self, site: Site, convoy: Convoy, beyond: Array) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""
         self.findings.stop(
-            Finding(
-                Kind.OVERFLOW,
-                "A 32-bit index exceeds 2147483647.",
-                where(site, convoy, beyond),
-                note="the GPU would wrap around and touch another element.",
-                hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",
-            )
+            Kind.OVERFLOW,
+            "A 32-bit index exceeds 2147483647.",
+            where(site, convoy, beyond),
+            note="the GPU would wrap around and touch another element.",
+            hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",
         )
 
     def unwritten_register(self, site: Site, convoy: Convoy, name: str, element: int, lanes: Array) -> None:
         self.findings.report(
-            Finding(
-                Kind.UNWRITTEN,
-                f"Register {name}[{element}] is read before it is written.",
-                where(site, convoy, lanes),
-                name,
-                element,
-                hint="write it on every path that leads here, in every lane.",
-            )
-        )
-
-    def register_out_of_bounds(self, site: Site, convoy: Convoy, name: str, element: int, elements: int) -> None:
-        self.findings.stop(
-            Finding(
-                Kind.OUT_OF_BOUNDS,
-                f"Register array {name} has {elements} elements; element {element} is accessed.",
-                where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                name,
-                element,
-            )
+            Kind.UNWRITTEN,
+            f"Register {name}[{element}] is read before it is written.",
+            where(site, convoy, lanes),
+            name,
+            element,
+            hint="write it on every path that leads here, in every lane.",
         )
 
 

@@ -9,7 +9,7 @@ waiting for the units beside the threads are instructions in `asynchronous`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,14 +17,11 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
-from tilewright.simulator.barriers import BarrierWait
-from tilewright.simulator.context import Context, where
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Branch, Iterations, Meeting
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.context import BLOCK_BARRIER, Context, Observer, where
+from tilewright.simulator.convoy import Convoy, Wait
+from tilewright.simulator.findings import Branch, Iterations, Kind, Meeting, Site
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, both
 
 Operation = Callable[[Convoy], None]
@@ -326,13 +323,12 @@ class BarrierStep:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         barriers, slots = self.context.barriers, convoy.warps.slots
         awaited = barriers.rounds[slots] + 1
-        if self.context.journal is not None:
-            self.context.journal.note(Role.MEETS, "__syncthreads", slots, barriers.rounds[slots])
+        self.context.note(Role.MEETS, BLOCK_BARRIER, slots, barriers.rounds[slots])
         opened = barriers.arrive(slots)
         if len(opened) and self.context.races is not None:
             self.context.races.passed_barrier(opened)
         if len(opened) < convoy.warps.block_count:
-            convoy.wait = BarrierWait(self.site, barriers, slots, awaited)
+            convoy.wait = Wait(self.site, barriers, slots, awaited)
         return (convoy,)
 
 
@@ -348,12 +344,54 @@ def _report_divergent(site: Site, context: Context, convoy: Convoy) -> bool:
         return False
     here = convoy.mask.rows & partial[:, None]
     context.findings.report(
-        Finding(
-            Kind.DIVERGENT_BARRIER,
-            "A barrier is reached by a part of a warp.",
-            where(site, convoy, here.reshape(-1)),
-            note="every thread of the block must reach the same barrier; lanes left behind make it hang or misfire.",
-            hint="move the barrier out of the branch.",
-        )
+        Kind.DIVERGENT_BARRIER,
+        "A barrier is reached by a part of a warp.",
+        where(site, convoy, here.reshape(-1)),
+        note="every thread of the block must reach the same barrier; lanes left behind make it hang or misfire.",
+        hint="move the barrier out of the branch.",
     )
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedOperation:
+    """The operations of one statement, then the news."""
+
+    site: Site
+    operations: tuple[Operation, ...]
+    observer: Observer
+
+    def __call__(self, convoy: Convoy) -> None:
+        for operation in self.operations:
+            operation(convoy)
+        self.observer.stepped(self.site, convoy)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedInstruction:
+    """A statement at which warps may have to wait, and the news of those that do and of those that go on."""
+
+    site: Site
+    inner: Instruction
+    observer: Observer
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        before = convoy.pc
+        parts = self.inner.step(convoy)
+        for part in parts:
+            if part.wait is not None:
+                self.observer.stalled(self.site, part)
+            elif part.pc != before:
+                self.observer.stepped(self.site, part)
+        return parts
+
+
+def observed(
+    operations: Sequence[Operation], observer: Observer | None, place: Callable[[], Site]
+) -> Sequence[Operation]:
+    """The operations of a statement as one that tells the observer; as they are where there is none."""
+    return operations if observer is None else (ObservedOperation(place(), tuple(operations), observer),)
+
+
+def observed_step(instruction: Instruction, observer: Observer | None, site: Site) -> Instruction:
+    return instruction if observer is None else ObservedInstruction(site, instruction, observer)

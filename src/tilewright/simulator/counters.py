@@ -15,10 +15,9 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import For
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
-from tilewright.simulator.events import Launch, Listener
+from tilewright.simulator.findings import Launch, Listener, Site
 from tilewright.simulator.line_counts import COUNTED, LineCounts, LineKind, line_counts
 from tilewright.simulator.listeners import SiteCounter
-from tilewright.simulator.sites import Site
 
 
 @dataclass(frozen=True, slots=True)

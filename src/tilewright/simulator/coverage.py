@@ -20,7 +20,7 @@ from tilewright.ir.visit import variables, walk
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands, make_operands, view
 from tilewright.simulator.arithmetic import ModularArithmetic
-from tilewright.simulator.events import Access, Listener, TmaCopy
+from tilewright.simulator.findings import Access, Listener, TmaCopy
 from tilewright.simulator.run import simulate
 
 _MAX_REPORTED = 16

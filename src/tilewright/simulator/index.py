@@ -32,17 +32,22 @@ class Scope:
     """What is visible at a statement.
 
     names: what each stands for, an expression over slots, cells, constants and built-ins. registers: the number of
-    each register buffer; a buffer declared in an inner body hides one of the same name around it, as in C.
+    each register buffer; a buffer declared in an inner body hides one of the same name around it, as in C. loops: the
+    enclosing ones, outermost first: name and slot.
     """
 
     names: Mapping[str, Expr]
     registers: Mapping[str, int] = field(default_factory=dict)
+    loops: tuple[tuple[str, int], ...] = ()
 
     def with_name(self, name: str, value: Expr) -> Scope:
-        return Scope({**self.names, name: value}, self.registers)
+        return replace(self, names={**self.names, name: value})
 
     def with_registers(self, name: str, number: int) -> Scope:
-        return Scope(self.names, {**self.registers, name: number})
+        return replace(self, registers={**self.registers, name: number})
+
+    def with_loop(self, name: str, slot: int) -> Scope:
+        return replace(self.with_name(name, slot_var(slot)), loops=(*self.loops, (name, slot)))
 
     def number(self, register: str) -> int:
         if register not in self.registers:

@@ -28,8 +28,8 @@ from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import ROUND_PAIR, UNPACK, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.collective import TRANSPOSE_QUAD, multiply_opcodes, shuffle_opcodes
+from tilewright.simulator.findings import Site
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
-from tilewright.simulator.sites import Site
 
 LineKind = Literal["load", "store", "arithmetic", "barrier", "branch", "loop", "unit", "bulk load", "bulk store"]
 

@@ -20,8 +20,17 @@ from tilewright.layout.banks import (
     sectors,
     wavefronts,
 )
-from tilewright.simulator.events import Access, Arithmetic, Branch, Issue, Iterations, Listener, Meeting, TmaCopy
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import (
+    Access,
+    Arithmetic,
+    Branch,
+    Issue,
+    Iterations,
+    Listener,
+    Meeting,
+    Site,
+    TmaCopy,
+)
 from tilewright.simulator.warps import Pattern
 
 

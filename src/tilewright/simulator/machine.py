@@ -10,10 +10,9 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import BlockBarriers, Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
+from tilewright.simulator.findings import Kind, Where, numbers_text
 from tilewright.simulator.translate import Program
 from tilewright.simulator.warps import Batch, Warps
 
@@ -159,15 +158,13 @@ class Machine:
         if ended:
             lines.append(f"{numbers_text('warp', ended)} ha{'s' if len(ended) == 1 else 've'} ended")
         self._context.findings.stop(
-            Finding(
-                Kind.DEADLOCK,
-                f"Deadlock in block {place.block}: no warp can go on.",
-                place,
-                note="; ".join(lines) + ".",
-                hint="every warp of a block must reach the same barriers equally often."
-                if self._context.units is None
-                else "whoever is waited for must arrive once for each phase, and bring the bytes that are expected.",
-            )
+            Kind.DEADLOCK,
+            f"Deadlock in block {place.block}: no warp can go on.",
+            place,
+            note="; ".join(lines) + ".",
+            hint="every warp of a block must reach the same barriers equally often."
+            if self._context.units is None
+            else "whoever is waited for must arrive once for each phase, and bring the bytes that are expected.",
         )
 
 

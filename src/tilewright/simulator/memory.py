@@ -63,14 +63,10 @@ class Memory:
         """Elements as TMA writes them under a tensor map of a format."""
         return self._arithmetic.mapped(values, dtype)
 
-    def base_of(self, operand: str) -> int:
-        """Address of a matrix in global memory, as far as alignment can tell."""
-        return self._base_bytes.get(operand, 0)
+    def base_of(self, name: str) -> int:
+        """Address of the first element of a buffer, bytes, as far as alignment and banks can tell."""
+        return self._base_bytes.get(name, 0)
 
     def elements(self, buffer: Buffer) -> int:
         """Elements that a thread may address."""
         return len(self.arrays[buffer.name]) if buffer.space is Space.GLOBAL else buffer.elements
-
-    def base_bytes(self, buffer: Buffer) -> int:
-        """Address of element 0, bytes, as far as alignment and banks can tell."""
-        return self._base_bytes.get(buffer.name, 0)

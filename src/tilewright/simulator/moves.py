@@ -1,4 +1,4 @@
-"""Loads and stores: one `Move` of the kernel, executed by all lanes of a convoy at once."""
+"""Loads and stores: one `Move` of the kernel, executed by all lanes of a convoy at once; cp.async, and waits for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Op
 from tilewright.simulator.context import Context, where
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Access
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.convoy import Convoy, RegisterArray
+from tilewright.simulator.findings import Access, Kind, Landing, Site
 from tilewright.simulator.index import I32_HIGH, Place, Predicate, Uniform
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, Pattern, both
 
 
@@ -80,14 +78,12 @@ class MemorySide:
         element = int(first[int(np.argmax(outside))])
         verb = "written" if self.is_store else "read"
         self.context.findings.report(
-            Finding(
-                Kind.OUT_OF_BOUNDS,
-                f"{self.buffer.name} has {limit} elements; {_elements(element, width)} {verb}.",
-                where(self.site, convoy, outside),
-                self.buffer.name,
-                element,
-                hint="guard the access, or check the index.",
-            )
+            Kind.OUT_OF_BOUNDS,
+            f"{self.buffer.name} has {limit} elements; {_elements(element, width)} {verb}.",
+            where(self.site, convoy, outside),
+            self.buffer.name,
+            element,
+            hint="guard the access, or check the index.",
         )
         kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
         return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
@@ -95,7 +91,7 @@ class MemorySide:
     def _is_aligned(self, pattern: Pattern, offset: int) -> bool:
         """Whether each lane's address is a multiple of the bytes it moves, as the hardware demands."""
         size = self.buffer.dtype.bytes
-        shared = offset + self.context.memory.base_bytes(self.buffer) // size
+        shared = offset + self.context.memory.base_of(self.buffer.name) // size
         return pattern.known(
             ("aligned", self.width, shared % self.width),
             lambda: not ((self._chosen(pattern) + shared) % self.width).any(),
@@ -108,22 +104,20 @@ class MemorySide:
 
     def _report_misaligned(self, convoy: Convoy, pattern: Pattern, offset: int) -> None:
         size = self.buffer.dtype.bytes
-        address = (pattern.lanes.values + offset) * size + self.context.memory.base_bytes(self.buffer)
+        address = (pattern.lanes.values + offset) * size + self.context.memory.base_of(self.buffer.name)
         wrong = address % (self.width * size) != 0
         if pattern.active is not None:
             wrong &= pattern.active.lanes
         lane = int(np.argmax(wrong))
         self.context.findings.report(
-            Finding(
-                Kind.MISALIGNED,
-                f"An access of {self.width * size} bytes to {self.buffer.name} is at byte {int(address[lane])}, "
-                f"not at a multiple of {self.width * size}.",
-                where(self.site, convoy, wrong),
-                self.buffer.name,
-                int(pattern.lanes.values[lane]) + offset,
-                note="the hardware refuses a misaligned vector access.",
-                hint="narrow the access, or pad the leading dimension.",
-            )
+            Kind.MISALIGNED,
+            f"An access of {self.width * size} bytes to {self.buffer.name} is at byte {int(address[lane])}, "
+            f"not at a multiple of {self.width * size}.",
+            where(self.site, convoy, wrong),
+            self.buffer.name,
+            int(pattern.lanes.values[lane]) + offset,
+            note="the hardware refuses a misaligned vector access.",
+            hint="narrow the access, or pad the leading dimension.",
         )
 
     def tell(
@@ -145,7 +139,7 @@ class MemorySide:
             offset,
             convoy.active_warps,
             0 if matrices else convoy.active_lanes - pattern.active_lanes,
-            self.context.memory.base_bytes(self.buffer),
+            self.context.memory.base_of(self.buffer.name),
             convoy.warps,
             matrices,
             continued,
@@ -215,17 +209,8 @@ class Transfer(MemorySide):
     first: Uniform
 
     def _registers(self, convoy: Convoy) -> tuple[RegisterArray, int]:
-        registers = convoy.registers[self.array]
-        assert registers is not None, "an Alloc comes before every use"
         first = self.first(convoy.slots)
-        elements = registers.buffer.elements
-        if first < 0 or first + self.width > elements:
-            name = registers.buffer.name
-            self.context.register_out_of_bounds(self.site, convoy, name, first + self.width - 1, elements)
-        registers.dirty = True
-        if registers.in_products:
-            self.context.check_products(self.site, convoy, registers, first, first + self.width)
-        return registers, first
+        return self.context.touched(self.site, convoy, self.array, first, first + self.width), first
 
 
 @dataclass(slots=True)
@@ -282,3 +267,123 @@ class StoreOp(Transfer):
                 self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         access = self.tell(convoy, pattern, offset)
         self.put(convoy, access, registers.data[first : first + self.width])
+
+
+@dataclass(slots=True)
+class AsyncCopyOp:
+    """Starts a copy. source: read where its guard holds; target: written by all, with zero where nothing is read.
+
+    valid: how many elements of the width are read, from 0 to all, where the guard holds; None for all.
+    """
+
+    context: Context
+    source: MemorySide
+    target: MemorySide
+    valid: Place | None
+
+    def __call__(self, convoy: Convoy) -> None:
+        rows, source = self._read(convoy)
+        pattern, offset = self.target.reach(convoy)
+        access = self.target.tell(convoy, pattern, offset, source=source)
+        if pattern is convoy.warps.nowhere:
+            return
+        index, at = self.target.index(convoy, pattern, offset)
+        name = self.target.buffer.name
+        if self.context.races is not None:
+            self.context.races.start_copy(access, convoy, index, at, rows, self.context.memory.arrays[name])
+        active = pattern.active
+        lanes = np.arange(convoy.warps.lanes) if active is None else np.flatnonzero(active.lanes)
+        convoy.copies.start(self.target.site, name, lanes, index[lanes] + at, rows[:, lanes])
+
+    def _read(self, convoy: Convoy) -> tuple[Array, Pattern]:
+        """What each lane will write, (width, lanes), as memory holds it, and where it is read."""
+        source = self.source
+        storage = self.context.memory.arrays[source.buffer.name]
+        rows = np.zeros((source.width, convoy.warps.lanes), storage.dtype)
+        self._check_sizes(convoy)
+        pattern, offset = source.reach(convoy, also=self._valid(convoy, 0))
+        source.tell(convoy, pattern, offset)
+        if pattern is convoy.warps.nowhere:
+            return rows, pattern
+        for step, row in enumerate(rows):
+            here = self._touching(convoy, pattern, offset, step)
+            if here is None or here.active_lanes:
+                index, at = source.index(convoy, pattern, offset)
+                active = True if here is None or here.active is None else here.active.lanes
+                np.copyto(row, source.read(index, at + step), where=active)
+        return rows, pattern
+
+    def _check_sizes(self, convoy: Convoy) -> None:
+        """Report the lanes that ask for fewer than no elements, or for more than the copy has.
+
+        Lanes whose guard is false ask for none. Source: PTX ISA, cp.async (a src-size above cp-size is undefined, and
+        a negative one is a large number to hardware that knows no sign).
+        """
+        guard = True if self.source.guard is None else self.source.guard(convoy)
+        if self.valid is None or guard is False:
+            return
+        active = convoy.mask if guard is True else both(convoy.mask, guard)
+        if active is not None and not active.count:
+            return
+        pattern, offset = self.valid.cell.of(convoy).pattern(active), self.valid.offset(convoy.slots)
+        width = self.source.width
+        if pattern.low + offset >= 0 and pattern.high + offset <= width:
+            return
+        sizes = pattern.lanes.values + offset
+        wrong = (sizes < 0) | (sizes > width)
+        if active is not None:
+            wrong &= active.lanes
+        lane = int(np.argmax(wrong))
+        name = self.source.buffer.name
+        self.context.findings.report(
+            Kind.COPY_SIZE,
+            f"A copy of {width} element(s) of {name} is told to read {int(sizes[lane])} of them.",
+            where(self.source.site, convoy, wrong),
+            name,
+            note="the hardware takes the size as it comes: what it would read is not defined.",
+            hint="guard the copy, so that lanes with nothing to read ask for nothing.",
+        )
+
+    def _touching(self, convoy: Convoy, pattern: Pattern, offset: int, step: int) -> Pattern | None:
+        """The lanes that read the element `step` of their copy; checked, where not all of the width is valid."""
+        if self.valid is None:
+            return pattern
+        within = self._valid(convoy, step)
+        if within is False:
+            return convoy.warps.nowhere
+        active = pattern.active if within is True else both(pattern.active, within)
+        if active is not None and not active.count:
+            return convoy.warps.nowhere
+        return self.source.inside(convoy, pattern.lanes.pattern(active), offset + step, 1)
+
+    def _valid(self, convoy: Convoy, step: int) -> bool | Mask:
+        if self.valid is None:
+            return True
+        return self.valid.cell.of(convoy).compare(Op.GE, step + 1 - self.valid.offset(convoy.slots))
+
+
+@dataclass(slots=True)
+class CommitOp:
+    """The copies started since the last commit become a group."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        convoy.copies.commit(None if convoy.mask is None else convoy.mask.lanes)
+
+
+@dataclass(slots=True)
+class WaitOp:
+    """Groups land, oldest first, until `pending` are left. A thread waits for its own copies only."""
+
+    context: Context
+    pending: int
+
+    def __call__(self, convoy: Convoy) -> None:
+        mask = convoy.mask
+        for copy in convoy.copies.landed(self.pending, None if mask is None else mask.lanes):
+            storage = self.context.memory.arrays[copy.buffer]
+            for step, row in enumerate(copy.rows):
+                storage[copy.element + step] = row
+            for hear in self.context.wire.landed:
+                hear(Landing(copy.buffer, copy.element, convoy.warps))
+            if self.context.races is not None:
+                self.context.races.land_copy(copy, convoy)

@@ -15,9 +15,8 @@ from tilewright.ir.stmt import Move, Stmt
 from tilewright.ir.visit import exprs_of, sub_exprs
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.findings import Kind, Site
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, is_natural, resolve
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 from tilewright.simulator.warps import both as both_masks
 
@@ -71,14 +70,12 @@ class NaturalCheck:
         if negative.any():
             least = int((lanes.values + offset)[negative].min())
             self.context.findings.report(
-                Finding(
-                    Kind.NEGATIVE,
-                    f"{least} is divided, or divides.",
-                    where(self.site, convoy, negative),
-                    note="quotients and remainders are of integers that are not negative: C cuts towards zero, and "
-                    "what simplifies index arithmetic rounds down.",
-                    hint="divide only where it holds, or add a multiple of the divisor first.",
-                )
+                Kind.NEGATIVE,
+                f"{least} is divided, or divides.",
+                where(self.site, convoy, negative),
+                note="quotients and remainders are of integers that are not negative: C cuts towards zero, and "
+                "what simplifies index arithmetic rounds down.",
+                hint="divide only where it holds, or add a multiple of the divisor first.",
             )
 
 

@@ -25,11 +25,10 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wmma import WMMA_POINTER_BYTES, WMMA_ROW_BYTES
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, Fragment
 from tilewright.problem.gemm import Order
-from tilewright.simulator.collective import check_whole_warps
+from tilewright.simulator.collective import Holding, check_whole_warps, holding_of
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.holding import Holding, holding_of, put
+from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place, Spread
 from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.values import RegisterView
@@ -162,7 +161,7 @@ class TileOp:
         if not pattern.known("one place", lambda: _agrees(pattern)):
             self._report_disagreement(convoy, pattern)
         size = side.buffer.dtype.bytes
-        first = offset * size + self.context.memory.base_bytes(side.buffer)
+        first = offset * size + self.context.memory.base_of(side.buffer.name)
         key = ("corner", size, first % WMMA_POINTER_BYTES)
         if not pattern.known(key, lambda: not _askew(pattern, size, first).any()):
             lanes = _askew(pattern, size, first)
@@ -180,26 +179,22 @@ class TileOp:
     def _report_disagreement(self, convoy: Convoy, pattern: Pattern) -> None:
         rows = pattern.rows
         self.context.findings.report(
-            Finding(
-                Kind.PARTED_WARP,
-                "Lanes of a warp name different places for one tile.",
-                where(self.sides[0].site, convoy, ((rows != rows[:, :1]).reshape(-1)) & _present(pattern)),
-                self.sides[0].buffer.name,
-                note="the address must be the same in all lanes of the warp.",
-                hint="compute it from the number of the warp, not from that of the thread.",
-            )
+            Kind.PARTED_WARP,
+            "Lanes of a warp name different places for one tile.",
+            where(self.sides[0].site, convoy, ((rows != rows[:, :1]).reshape(-1)) & _present(pattern)),
+            self.sides[0].buffer.name,
+            note="the address must be the same in all lanes of the warp.",
+            hint="compute it from the number of the warp, not from that of the thread.",
         )
 
     def _report_askew(self, convoy: Convoy, lanes: Array, headline: str) -> None:
         self.context.findings.report(
-            Finding(
-                Kind.MISALIGNED,
-                headline,
-                where(self.sides[0].site, convoy, lanes),
-                self.sides[0].buffer.name,
-                note="wmma loads and stores tiles that begin at a multiple of 32 bytes, with lines 16 bytes apart.",
-                hint="pad the tile by a multiple of 16 bytes, and let tiles begin at multiples of 32 bytes.",
-            )
+            Kind.MISALIGNED,
+            headline,
+            where(self.sides[0].site, convoy, lanes),
+            self.sides[0].buffer.name,
+            note="wmma loads and stores tiles that begin at a multiple of 32 bytes, with lines 16 bytes apart.",
+            hint="pad the tile by a multiple of 16 bytes, and let tiles begin at multiples of 32 bytes.",
         )
 
 
@@ -233,10 +228,8 @@ class LoadTileOp(TileOp):
             rows.append(side.fetch(convoy, access))
         tiles = self.held.tiles(np.concatenate(rows))
         held = holding_of(self.fragment).registers(tiles)
-        target, lanes = self.view.of(convoy), None if convoy.mask is None else convoy.mask.lanes
-        put(target[: len(held)], self.context.arithmetic.decode(held, self.sides[0].buffer.dtype), lanes)
-        put(target[len(held) :], np.zeros((), target.dtype), lanes)
-        self.view.mark(convoy)
+        numbers = self.context.arithmetic.decode(held, self.sides[0].buffer.dtype)
+        self.view.put(convoy, np.pad(numbers, ((0, self.fragment.registers - len(held)), (0, 0))))
 
 
 @dataclass(slots=True)

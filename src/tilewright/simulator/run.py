@@ -21,13 +21,11 @@ from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
-from tilewright.simulator.asynchronous.previous import ANY_GRID, PreviousGrid, never_waited
+from tilewright.simulator.asynchronous.previous import ANY_GRID, PreviousGrid, report_never_waited
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context, Observer
+from tilewright.simulator.context import BlockBarriers, Context, Observer
 from tilewright.simulator.counters import Counters, counters_of
-from tilewright.simulator.events import Launch, Listener, Wire
-from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
+from tilewright.simulator.findings import Finding, Findings, Launch, Listener, OnFinding, Sites, StopSimulation, Wire
 from tilewright.simulator.journal import Journal
 from tilewright.simulator.launch import (
     Block,
@@ -42,7 +40,6 @@ from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
-from tilewright.simulator.sites import Sites
 from tilewright.simulator.stepped import Chooser, SteppedMachine
 from tilewright.simulator.translate import translate
 from tilewright.simulator.warps import Batch
@@ -160,7 +157,7 @@ def simulate(
     completed = _run_batches(machine, kernel, grid, chosen, progress)
     waiting = None if context.units is None or not detectors else context.units.waiting
     if completed and waiting is not None and not waiting.is_over and len(chosen) == int(np.prod(grid)) > 0:
-        findings.report(never_waited((0, 0, 0)))
+        report_never_waited(findings)
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
     return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, order, seed)

@@ -8,6 +8,7 @@ from functools import partial
 
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
+    AsyncStmt,
     ClusterBarrier,
     StoreMatrices,
     TeamBarrier,
@@ -44,7 +45,6 @@ from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
 from tilewright.problem.weight_codes import FRAGMENT_CODES, unpacked_exponent
 from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, UnpackCodesOp, assign_op, copy_ops
-from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import TELLING, WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
 from tilewright.simulator.collective import (
@@ -71,8 +71,11 @@ from tilewright.simulator.control import (
     Operation,
     Straight,
     Telling,
+    observed,
+    observed_step,
 )
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Site, Sites
 from tilewright.simulator.index import (
     Cells,
     Place,
@@ -86,10 +89,8 @@ from tilewright.simulator.index import (
     uniform,
 )
 from tilewright.simulator.launch import odd
-from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
-from tilewright.simulator.names import Names
+from tilewright.simulator.moves import AsyncCopyOp, CommitOp, LoadOp, MemorySide, StoreOp, WaitOp
 from tilewright.simulator.naturals import NaturalCheck, divided, natural_checks
-from tilewright.simulator.observed import observed, observed_step
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,
@@ -98,7 +99,6 @@ from tilewright.simulator.opaque_tiles import (
     store_access,
     tile_sides,
 )
-from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
 from tilewright.simulator.warps import Warps
 
@@ -128,7 +128,7 @@ def translate(
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
     scope |= odd(kernel, context.memory.base_of)
-    translator.emit(kernel.body, (), Names(Scope(scope)))
+    translator.emit(kernel.body, (), Scope(scope))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 
 
@@ -153,7 +153,7 @@ class _Translator:
         self._context = context
         self._stops = (Barrier, *WAITING) if context.journal is None else (Barrier, *WAITING, *TELLING)
 
-    def emit(self, body: Body, path: Path, names: Names) -> None:
+    def emit(self, body: Body, path: Path, names: Scope) -> None:
         """Instructions for `body`, appended to the code."""
         straight: list[Operation] = []
 
@@ -174,7 +174,7 @@ class _Translator:
                 straight += self._statement(stmt, here, names)
         flush()
 
-    def _emit_waiting(self, stmt: Stmt, path: Path, names: Names) -> None:
+    def _emit_waiting(self, stmt: Stmt, path: Path, names: Scope) -> None:
         site = self._sites.add(path, stmt, names.loops)
         match stmt:
             case Barrier():
@@ -198,12 +198,12 @@ class _Translator:
                 middle.end = len(self.code)
                 self.code.append(BranchEnd())
             case WaitBarrier() | WaitFlag() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
-                self._append(site, self._compiler(site, names).instruction(stmt))
+                self._append(site, Compiler(self._values(site, names)).instruction(stmt))
             case _:
                 assert isinstance(stmt, TELLING), f"{type(stmt).__name__} does not wait"
-                self._append(site, Telling((self._compiler(site, names).operation(stmt),)))
+                self._append(site, Telling((Compiler(self._values(site, names)).operation(stmt),)))
 
-    def _body(self, body: Body, path: Path, names: Names) -> tuple[Operation, ...]:
+    def _body(self, body: Body, path: Path, names: Scope) -> tuple[Operation, ...]:
         """Operations for a body in which nothing waits."""
         operations: list[Operation] = []
         for index, stmt in enumerate(body):
@@ -214,15 +214,15 @@ class _Translator:
                 operations += self._statement(stmt, here, names)
         return tuple(operations)
 
-    def _checks(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+    def _checks(self, stmt: Stmt, path: Path, names: Scope) -> list[Operation]:
         """Checks of what a statement is made of, before it is executed."""
         return [*self._reads(stmt, path, names), *self._naturals(stmt, path, names)]
 
-    def _naturals(self, stmt: Stmt, path: Path, names: Names) -> list[NaturalCheck]:
+    def _naturals(self, stmt: Stmt, path: Path, names: Scope) -> list[NaturalCheck]:
         place = partial(self._sites.place, path, stmt, names.loops)
-        return natural_checks(stmt, place, self._context, self.cells, names.scope)
+        return natural_checks(stmt, place, self._context, self.cells, names)
 
-    def _reads(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+    def _reads(self, stmt: Stmt, path: Path, names: Scope) -> list[Operation]:
         """Checks of the registers that indices, guards and conditions are made of."""
         loads = {part for expr in exprs_of(stmt) for part in walk_expr(expr) if isinstance(part, Load)}
         if isinstance(stmt, Assign):
@@ -235,70 +235,74 @@ class _Translator:
     def _append(self, site: Site, instruction: Instruction) -> None:
         self.code.append(observed_step(instruction, self._context.observer, site))
 
-    def _statement(self, stmt: Stmt, path: Path, names: Names) -> Sequence[Operation]:
+    def _statement(self, stmt: Stmt, path: Path, names: Scope) -> Sequence[Operation]:
         """The operations of a statement, which tell an observer that it is executed; those of its bodies do."""
         operations = [*self._checks(stmt, path, names), *self._operations(stmt, path, names)]
         if isinstance(stmt, (For, If)):
             return operations
         return observed(operations, self._context.observer, lambda: self._sites.place(path, stmt, names.loops))
 
-    def _operations(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+    def _operations(self, stmt: Stmt, path: Path, names: Scope) -> list[Operation]:
         match stmt:
-            case Assign():
-                return [assign_op(stmt, self._values(self._sites.add(path, stmt, names.loops), names))]
             case Move(asynchronous=True):
                 return [self._copy(stmt, path, names)]
             case CommitCopies():
                 return [CommitOp()]
             case WaitCopies():
                 return [WaitOp(self._context, stmt.pending)]
+            case For():
+                return self._nest(stmt, path, names) or [self._loop(stmt, path, names)]
+            case If():
+                condition = self._condition(self._sites.add(path, stmt, names.loops), stmt, names)
+                then = self._body(stmt.then, (*path, 0), names)
+                return [IfOp(condition, then, self._body(stmt.otherwise, (*path, 1), names))]
+            case _:
+                return self._at_one_site(stmt, self._values(self._sites.add(path, stmt, names.loops), names))
+
+    def _at_one_site(self, stmt: Stmt, values: Values) -> list[Operation]:
+        here = values.site, self._context
+        match stmt:
+            case Assign():
+                return [assign_op(stmt, values)]
             case Move():
-                return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
+                return self._move(stmt, values)
             case LoadMatrices():
-                return [self._load_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
+                size = stmt.src.buffer.dtype.bytes
+                source = _side(values, stmt.src, MATRIX_ROW_BYTES // size)
+                target = values.run(stmt.dst, stmt.count * WORD_BYTES // size)
+                return [LoadMatricesOp(self._context, source, target, stmt.count, stmt.transposed)]
+            case StoreMatrices():
+                size = stmt.dst.buffer.dtype.bytes
+                into = _side(values, stmt.dst, MATRIX_ROW_BYTES // size, is_store=True)
+                held = values.run(stmt.src, stmt.count * WORD_BYTES // size)
+                return [StoreMatricesOp(self._context, into, held, stmt.count, stmt.transposed)]
             case LoadFragment() | StoreFragment():
-                return [self._tile(stmt, self._sites.add(path, stmt, names.loops), names)]
+                return [self._tile(stmt, values)]
             case RoundPair():
-                site = self._sites.add(path, stmt, names.loops)
-                values = self._values(site, names)
-                places = values.view(stmt.first), values.view(stmt.second)
-                return [RoundPairOp(site, self._context, places, stmt.dtype)]
+                return [RoundPairOp(*here, (values.view(stmt.first), values.view(stmt.second)), stmt.dtype)]
             case UnpackCodes():
-                site = self._sites.add(path, stmt, names.loops)
-                values = self._values(site, names)
                 words = values.run(stmt.src, FRAGMENT_CODES // stmt.codes.per_word)
                 numbers = values.run(stmt.dst, FRAGMENT_CODES)
                 exponent = unpacked_exponent(stmt.codes, stmt.dst.buffer.dtype)
-                return [UnpackCodesOp(site, self._context, stmt.codes, numbers, words, exponent)]
+                return [UnpackCodesOp(*here, stmt.codes, numbers, words, exponent)]
             case QuadTranspose():
-                return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
+                size = stmt.place.buffer.dtype.bytes
+                return [QuadTransposeOp(*here, values.run(stmt.place, QUAD_LANES * WORD_BYTES // size), size)]
             case ShuffleAdd():
-                site = self._sites.add(path, stmt, names.loops)
-                place = self._values(site, names).view(stmt.place)
-                return [ShuffleAddOp(site, self._context, place, stmt)]
+                return [ShuffleAddOp(*here, values.view(stmt.place), stmt)]
             case MultiplyTiles():
-                return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
-            case StoreMatrices():
-                return [self._store_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
-            case If():
-                site = self._sites.add(path, stmt, names.loops)
-                condition = self._condition(site, stmt, names)
-                then = self._body(stmt.then, (*path, 0), names)
-                return [IfOp(condition, then, self._body(stmt.otherwise, (*path, 1), names))]
-            case For():
-                return self._nest(stmt, path, names) or [self._loop(stmt, path, names)]
-            case Let() | Alloc() | Barrier():
-                raise AssertionError(f"{type(stmt).__name__} is not an operation")
+                return [self._multiply(stmt, values)]
             case _:
-                return [self._compiler(self._sites.add(path, stmt, names.loops), names).operation(stmt)]
+                assert isinstance(stmt, AsyncStmt), f"{type(stmt).__name__} is not an operation"
+                return [Compiler(values).operation(stmt)]
 
-    def _loop(self, stmt: For, path: Path, names: Names) -> LoopOp:
+    def _loop(self, stmt: For, path: Path, names: Scope) -> LoopOp:
         site = self._sites.add(path, stmt, names.loops)
         slot, (extent, varies) = self._slot(), self._extent(stmt, names)
         inside, counters = self._counters(stmt, names, slot)
         return LoopOp(site, self._context, slot, extent, varies, self._body(stmt.body, path, inside), counters)
 
-    def _counters(self, stmt: For, names: Names, slot: int) -> tuple[Names, tuple[Counter, ...]]:
+    def _counters(self, stmt: For, names: Scope, slot: int) -> tuple[Scope, tuple[Counter, ...]]:
         """What is visible inside a loop, and what it carries along."""
         inside = names.with_loop(stmt.var, slot)
         slots = [self._slot() for _ in stmt.carried]
@@ -310,14 +314,14 @@ class _Translator:
         ]
         return inside, tuple(counters)
 
-    def _shared(self, expr: Expr, names: Names) -> Uniform:
+    def _shared(self, expr: Expr, names: Scope) -> Uniform:
         """An integer on which all lanes agree."""
-        resolved = resolve(expr, names.scope)
+        resolved = resolve(expr, names)
         if not is_uniform(resolved):
             raise SimulationError("What a loop carries along must be the same in every thread.")
         return uniform(resolved)
 
-    def _nest(self, stmt: For, path: Path, names: Names) -> list[Operation]:
+    def _nest(self, stmt: For, path: Path, names: Scope) -> list[Operation]:
         """A nest of loops around one assignment as one operation; empty where it has to be run step by step.
 
         Loops that do not move the result (a sum along k) stay loops around it: every element still sees its
@@ -339,7 +343,7 @@ class _Translator:
                 axes[slot_var(slot).name] = _length(loop)
             else:
                 around.append((loop, at, slot))
-        if any(not is_natural(resolve(operand, inside.scope)) for operand, _ in divided(inner)):
+        if any(not is_natural(resolve(operand, inside)) for operand, _ in divided(inner)):
             return []
         site = self._sites.add(path, inner, inside.loops)
         try:
@@ -356,59 +360,24 @@ class _Translator:
             operations = [LoopOp(outer, self._context, slot, extent, False, tuple(operations))]
         return operations
 
-    def _move(self, stmt: Move, site: Site, names: Names) -> list[Operation]:
+    def _move(self, stmt: Move, values: Values) -> list[Operation]:
         spaces = stmt.dst.buffer.space, stmt.src.buffer.space
         if spaces == (Space.REGISTER, Space.REGISTER):
-            return list(copy_ops(stmt, self._values(site, names)))
+            return list(copy_ops(stmt, values))
         is_store = stmt.src.buffer.space is Space.REGISTER
         memory, register = (stmt.dst, stmt.src) if is_store else (stmt.src, stmt.dst)
         if register.buffer.space is not Space.REGISTER:
             raise SimulationError(
                 "A Move that is not asynchronous has one side in registers.",
-                place=f"line {site.line}: {site.text}",
+                place=f"line {values.site.line}: {values.site.text}",
                 hint="load, then store.",
             )
-        guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
-        first = self._values(site, names).view(register)
-        kind = StoreOp if is_store else LoadOp
-        place = self.cells.place(resolve(memory.flat, names.scope))
-        width = stmt.width
-        return [
-            kind(
-                site,
-                self._context,
-                memory.buffer,
-                place,
-                width,
-                guard,
-                is_store,
-                width,
-                first.array,
-                first.base,
-            )
-        ]
+        guard = None if stmt.guard is None else values.condition(stmt.guard)
+        first, kind, width = values.view(register), StoreOp if is_store else LoadOp, stmt.width
+        where = memory.buffer, values.place(memory.flat), width, guard, is_store, width
+        return [kind(values.site, self._context, *where, first.array, first.base)]
 
-    def _transpose_quad(self, stmt: QuadTranspose, site: Site, names: Names) -> QuadTransposeOp:
-        size = stmt.place.buffer.dtype.bytes
-        place = self._values(site, names).run(stmt.place, QUAD_LANES * WORD_BYTES // size)
-        return QuadTransposeOp(site, self._context, place, size)
-
-    def _compiler(self, site: Site, names: Names) -> Compiler:
-        return Compiler(site, self._context, self.cells, self._values(site, names))
-
-    def _store_matrices(self, stmt: StoreMatrices, site: Site, names: Names) -> StoreMatricesOp:
-        size = stmt.dst.buffer.dtype.bytes
-        target = self._side(site, stmt.dst, MATRIX_ROW_BYTES // size, None, True, names)
-        source = self._values(site, names).run(stmt.src, stmt.count * WORD_BYTES // size)
-        return StoreMatricesOp(self._context, target, source, stmt.count, stmt.transposed)
-
-    def _load_matrices(self, stmt: LoadMatrices, site: Site, names: Names) -> LoadMatricesOp:
-        size = stmt.src.buffer.dtype.bytes
-        source = self._side(site, stmt.src, MATRIX_ROW_BYTES // size, None, False, names)
-        target = self._values(site, names).run(stmt.dst, stmt.count * WORD_BYTES // size)
-        return LoadMatricesOp(self._context, source, target, stmt.count, stmt.transposed)
-
-    def _tile(self, stmt: LoadFragment | StoreFragment, site: Site, names: Names) -> LoadTileOp | StoreTileOp:
+    def _tile(self, stmt: LoadFragment | StoreFragment, values: Values) -> LoadTileOp | StoreTileOp:
         is_store = isinstance(stmt, StoreFragment)
         if isinstance(stmt, StoreFragment):
             memory, register, fragment = stmt.dst, stmt.src, stmt.instruction.c
@@ -417,41 +386,31 @@ class _Translator:
             memory, register = stmt.src, stmt.dst
             fragment = operand_fragment(stmt.instruction, stmt.role)
             access = load_access(stmt.instruction, stmt.role, stmt.order)
-        side = self._side(site, memory, access.width, None, is_store, names)
+        side = _side(values, memory, access.width, is_store=is_store)
         sides = tile_sides(side, access, stmt.leading)
-        view = self._values(site, names).run(register, fragment.registers)
+        view = values.run(register, fragment.registers)
         kind = StoreTileOp if is_store else LoadTileOp
         return kind(self._context, side.place, access, access.holding(), sides, fragment, view, stmt.leading)
 
-    def _multiply(self, stmt: MultiplyTiles, site: Site, names: Names) -> MultiplyTilesOp:
+    def _multiply(self, stmt: MultiplyTiles, values: Values) -> MultiplyTilesOp:
         instruction = stmt.instruction
         assert instruction.a is not None and instruction.b is not None
         pairs = (stmt.d, instruction.c), (stmt.a, instruction.a), (stmt.b, instruction.b)
-        d, a, b = (self._values(site, names).run(ref, fragment.numbered) for ref, fragment in pairs)
-        return MultiplyTilesOp(site, self._context, instruction, d, a, b)
+        d, a, b = (values.run(ref, fragment.numbered) for ref, fragment in pairs)
+        return MultiplyTilesOp(values.site, self._context, instruction, d, a, b)
 
-    def _copy(self, stmt: Move, path: Path, names: Names) -> AsyncCopyOp:
-        guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
-        valid = None if stmt.valid is None else self.cells.place(resolve(stmt.valid, names.scope))
-        sides = [self._sites.add(path, stmt, names.loops, ref.buffer) for ref in (stmt.src, stmt.dst)]
-        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names)
-        target = self._side(sides[1], stmt.dst, stmt.width, None, True, names)
+    def _copy(self, stmt: Move, path: Path, names: Scope) -> AsyncCopyOp:
+        read, written = (
+            self._values(self._sites.add(path, stmt, names.loops, ref.buffer), names) for ref in (stmt.src, stmt.dst)
+        )
+        guard = None if stmt.guard is None else read.condition(stmt.guard)
+        valid = None if stmt.valid is None else read.place(stmt.valid)
+        source = _side(read, stmt.src, stmt.width, guard)
+        target = _side(written, stmt.dst, stmt.width, is_store=True)
         source.checked_width = stmt.width if valid is None else 1
         return AsyncCopyOp(self._context, source, target, valid)
 
-    def _side(
-        self,
-        site: Site,
-        ref: Ref,
-        width: int,
-        guard: Predicate | None,
-        is_store: bool,
-        names: Names,
-    ) -> MemorySide:
-        place = self.cells.place(resolve(ref.flat, names.scope))
-        return MemorySide(site, self._context, ref.buffer, place, width, guard, is_store, width)
-
-    def _declare(self, stmt: Let | Alloc, path: Path, names: Names, operations: list[Operation]) -> Names:
+    def _declare(self, stmt: Let | Alloc, path: Path, names: Scope, operations: list[Operation]) -> Scope:
         """What is visible from here on. A named value that is read from registers gets a register of its own."""
         if isinstance(stmt, Alloc):
             operations.append(AllocOp(self._context, self.registers, stmt.buffer))
@@ -460,11 +419,11 @@ class _Translator:
         operations += self._naturals(stmt, path, names)
         reads_registers = any(isinstance(part, Load) for part in walk_expr(stmt.value))
         if not stmt.value.dtype.is_float and not reads_registers:
-            value = resolve(stmt.value, names.scope)
+            value = resolve(stmt.value, names)
             if stmt.uniform and not is_uniform(value):
                 site = self._sites.add(path, stmt, names.loops)
                 operations.append(UniformCheckOp(site, self._context, stmt.name, self.cells.place(value)))
-            return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names.scope)))
+            return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names)))
         held = Buffer(stmt.name, Space.REGISTER, stmt.value.dtype, (1,))
         names = self._declare(Alloc(held), path, names, operations)
         operations += self._reads(stmt, path, names)
@@ -473,23 +432,31 @@ class _Translator:
         if stmt.value.dtype.is_float:
             return names.with_name(stmt.name, Load(held, (ZERO,)))
         # An integer is read where names are resolved already: its register goes by its number.
-        numbered = resolve(Load(held, (ZERO,)), names.scope)
+        numbered = resolve(Load(held, (ZERO,)), names)
         return names.with_registers(str(self.registers - 1), self.registers - 1).with_name(stmt.name, numbered)
 
-    def _values(self, site: Site, names: Names) -> Values:
-        return Values(site, self._context, self.cells, names.scope, {})
+    def _values(self, site: Site, names: Scope) -> Values:
+        return Values(site, self._context, self.cells, names, {})
 
-    def _condition(self, site: Site, stmt: If, names: Names) -> Condition:
-        return Condition(site, self._context, self.cells.predicate(resolve(stmt.condition, names.scope)))
+    def _condition(self, site: Site, stmt: If, names: Scope) -> Condition:
+        return Condition(site, self._context, self.cells.predicate(resolve(stmt.condition, names)))
 
-    def _extent(self, stmt: For, names: Names) -> tuple[Place, bool]:
+    def _extent(self, stmt: For, names: Scope) -> tuple[Place, bool]:
         """The number of iterations, and whether blocks differ in it."""
-        extent = resolve(stmt.extent, names.scope)
+        extent = resolve(stmt.extent, names)
         return self.cells.place(extent), not is_uniform(extent)
 
     def _slot(self) -> int:
         self.slots += 1
         return self.slots - 1
+
+
+def _side(
+    values: Values, ref: Ref, width: int, guard: Predicate | None = None, *, is_store: bool = False
+) -> MemorySide:
+    """The side of an access that is in memory."""
+    place = values.place(ref.flat)
+    return MemorySide(values.site, values.context, ref.buffer, place, width, guard, is_store, width)
 
 
 def _length(loop: For) -> int:

@@ -36,8 +36,8 @@ from tilewright.problem.philox import uniform as philox_uniform
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Predicate, Scope, Uniform, is_uniform, resolve, uniform
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site
+from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, uniform
 from tilewright.simulator.warps import Mask
 
 Axes = Mapping[str, int]
@@ -61,8 +61,6 @@ class RegisterView:
     site: Site
     context: Context
     array: int
-    name: str
-    elements: int
     base: Uniform
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -70,15 +68,9 @@ class RegisterView:
 
     def of(self, convoy: Convoy) -> Array:
         """A view of the registers; shape (*axes, lanes)."""
-        registers = convoy.registers[self.array]
-        assert registers is not None, "an Alloc comes before every use"
-        data = registers.data
-        registers.dirty = True
         base = self.base(convoy.slots)
-        self._check(convoy, base)
-        if registers.in_products:
-            elements = [base + offset for offset in self.offsets]
-            self.context.check_products(self.site, convoy, registers, min(elements), max(elements) + 1)
+        ends = base + min(self.offsets), base + max(self.offsets) + 1
+        data = self.context.touched(self.site, convoy, self.array, *ends).data
         if not self.shape:
             row: Array = data[base]
             return row
@@ -95,8 +87,14 @@ class RegisterView:
             base = self.base(convoy.slots)
             bare = registers.unwritten([base + offset for offset in self.offsets], convoy.mask)
             if bare is not None:
-                self.context.unwritten_register(self.site, convoy, self.name, *bare)
+                self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         return view
+
+    def put(self, convoy: Convoy, values: Value) -> None:
+        """The lanes that take part write all of the view."""
+        where = True if convoy.mask is None else convoy.mask.lanes
+        np.copyto(self.of(convoy), values, where=where, casting="same_kind")
+        self.mark(convoy)
 
     def mark(self, convoy: Convoy) -> None:
         """The lanes that take part have written all of the view."""
@@ -105,12 +103,6 @@ class RegisterView:
         if registers.missing:
             base = self.base(convoy.slots)
             registers.mark([base + offset for offset in self.offsets], convoy.mask)
-
-    def _check(self, convoy: Convoy, base: int) -> None:
-        low, high = base + min(self.offsets), base + max(self.offsets)
-        if low < 0 or high >= self.elements:
-            outside = low if low < 0 else high
-            self.context.register_out_of_bounds(self.site, convoy, self.name, outside, self.elements)
 
 
 @dataclass(slots=True)
@@ -143,18 +135,8 @@ class Values:
             sum(i * stride for i, stride in zip(index, strides, strict=True))
             for index in product(*(range(extent) for extent in extents))
         )
-        buffer = ref.buffer
-        return RegisterView(
-            self.site,
-            self.context,
-            self.scope.number(buffer.name),
-            buffer.name,
-            buffer.elements,
-            uniform(base),
-            extents,
-            strides,
-            offsets,
-        )
+        number = self.scope.number(ref.buffer.name)
+        return RegisterView(self.site, self.context, number, uniform(base), extents, strides, offsets)
 
     def run(self, ref: Ref, count: int) -> RegisterView:
         """`count` registers from `ref` on, as one axis."""
@@ -204,6 +186,10 @@ class Values:
 
     def operands(self, expr: Fma) -> tuple[Evaluate, Evaluate, Evaluate]:
         return self.value(expr.a), self.value(expr.b), self.value(expr.c)
+
+    def place(self, expr: Expr) -> Place:
+        """An integer of each lane."""
+        return self.cells.place(resolve(expr, self.scope))
 
     def condition(self, expr: Expr) -> Predicate:
         resolved = resolve(expr, self.scope)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from tilewright.planning.stack import Stack
+from tilewright.planning.packing import Stack
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 

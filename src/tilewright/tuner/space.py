@@ -20,11 +20,10 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_plan
-from tilewright.planning.packing import Alignment
+from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.plan import Plan
 from tilewright.planning.ranking import estimate_us, whole_space
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
 from tilewright.winners.order import ReductionOrder

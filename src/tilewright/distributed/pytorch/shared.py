@@ -17,11 +17,10 @@ from tilewright.frontend.requests import checked, requests_of
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.rank_sums import MOST_BLOCKS, flags_of
-from tilewright.planning.beside_products import exchange_plan
+from tilewright.planning.beside_products import TileParts, exchange_plan
 from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.packing import Shards
 from tilewright.planning.plan import Place, Plan
-from tilewright.planning.stack import Shards
-from tilewright.planning.tile_parts import TileParts
 from tilewright.problem.exchange import Exchange as RankExchange
 from tilewright.units import round_up
 

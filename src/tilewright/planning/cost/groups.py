@@ -16,8 +16,7 @@ from tilewright.model.time import predict_seconds
 from tilewright.planning.cost.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.cost.launches import Around
 from tilewright.planning.cost.plans import plan_seconds
-from tilewright.planning.packing import TMA_BYTES, Alignment, Packing
-from tilewright.planning.stack import Groups
+from tilewright.planning.packing import TMA_BYTES, Alignment, Groups, Packing
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 

@@ -14,8 +14,8 @@ from tilewright.ir.visit import Path, walk
 from tilewright.report.costs import Cost
 from tilewright.report.explain import owner
 from tilewright.schedule import Step, Tensorize, Transfer
+from tilewright.simulator.findings import Sites
 from tilewright.simulator.line_counts import line_counts
-from tilewright.simulator.sites import Sites
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tilewright.ir.buffer import Space
 from tilewright.layout.banks import BANK_BYTES, WAVEFRONT_BYTES, copy_turns, passes
 from tilewright.report.page.watch import Watched
 from tilewright.report.samples import Request, why_wavefronts
-from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Access
 from tilewright.simulator.listeners import source_through_l1
 
 _MOST_REQUESTS = 12

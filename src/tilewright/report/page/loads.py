@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Space
 from tilewright.layout.banks import SECTOR_BYTES, sectors
 from tilewright.problem.gemm import OperandName
 from tilewright.report.page.watch import Region, Watched, operand_of
-from tilewright.simulator.events import Access, TmaCopy
+from tilewright.simulator.findings import Access, TmaCopy
 
 _MOST_REQUESTS = 48
 """Requests that are kept for a picture; the others are counted."""

@@ -11,7 +11,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.report.page.watch import Watched, operand_of
-from tilewright.simulator.events import Access, TmaCopy
+from tilewright.simulator.findings import Access, TmaCopy
 from tilewright.toolchain import grid_of
 
 _MATRIX_ROWS, _LANES_OF_A_ROW = 8, 4

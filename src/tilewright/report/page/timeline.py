@@ -19,7 +19,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.report.page.watch import Event, Watched, operand_of, stages_of
-from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
+from tilewright.simulator.findings import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
 
 
 def roles_of(watched: Watched) -> list[frozenset[int]]:

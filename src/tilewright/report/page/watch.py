@@ -16,7 +16,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
-from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Listener, Meeting, TmaCopy
+from tilewright.simulator.findings import Access, Arithmetic, Issue, Landing, Listener, Meeting, TmaCopy
 from tilewright.simulator.warps import Warps
 from tilewright.toolchain import Build
 

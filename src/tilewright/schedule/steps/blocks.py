@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from tilewright.ir.clusters import Clustered
 from tilewright.ir.program import Loop, Program, RasterChoice, RasterOrder
-from tilewright.ir.work import SplitK
+from tilewright.ir.work import Clustered, SplitK
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, check_member, find_loop, refuse
 
@@ -85,7 +83,8 @@ class Cluster(Step):
     loop: str
     size: int = 2
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("loop",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot make clusters along loop {self.loop!r}"
@@ -117,9 +116,6 @@ class Cluster(Step):
             )
         split_k = SplitK.CLUSTER if loop.is_reduction else program.split_k
         return check_program(replace(program, clustered=together, split_k=split_k), doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.loop,)
 
 
 def _check_outermost(program: Program, loop: Loop, doing: str) -> None:

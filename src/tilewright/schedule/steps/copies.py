@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Pipelined, Program, Route, Specialized
@@ -30,7 +29,8 @@ class Transfer(Step):
     route: Route
     evict_first: bool = False
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("tile",)
 
     def apply(self, program: Program) -> Program:
         check_member(self.route, Route)
@@ -50,9 +50,6 @@ class Transfer(Step):
         changed = replace(staged, route=self.route, evict_first=self.evict_first)
         return check_program(program.with_tile(changed), doing)
 
-    def names(self) -> tuple[str, ...]:
-        return (self.tile,)
-
 
 @dataclass(frozen=True, repr=False)
 class Prefetch(Step):
@@ -69,14 +66,13 @@ class Prefetch(Step):
     tile: str
     in_place: bool = False
 
+    speaks_of = ("tile",)
+
     def apply(self, program: Program) -> Program:
         doing = f"Cannot prefetch {self.tile!r}"
         check_flag(self.in_place, doing, "in_place")
         staged = find_tile(program, self.tile, "prefetch")
         return check_program(program.with_tile(replace(staged, prefetched=True, in_place=self.in_place)), doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.tile,)
 
 
 MAX_STAGES = 16
@@ -100,6 +96,8 @@ class Pipeline(Step):
     interleave: str = ""
     issue_distance: int = 0
 
+    speaks_of = ("loop",)
+
     def apply(self, program: Program) -> Program:
         doing = f"Cannot pipeline loop {self.loop!r}"
         loop = find_loop(program, self.loop)
@@ -119,9 +117,6 @@ class Pipeline(Step):
         ring = Pipelined(self.loop, self.stages, self.alternating, self.interleave, self.issue_distance)
         return check_program(replace(program, pipelined=ring), doing)
 
-    def names(self) -> tuple[str, ...]:
-        return (self.loop,)
-
 
 _STEP = 8
 """setmaxnreg takes multiples of 8 from 24 to 256. Source: PTX ISA 9.0, setmaxnreg."""
@@ -138,7 +133,7 @@ class Specialize(Step):
     run in ping-pong, each on a tile of C of its own: while one stores, the next multiplies (persistent blocks only).
     """
 
-    positional: ClassVar[int] = 0
+    positional = 0
 
     registers: tuple[int, int] | None = None
     ping_pong: int = 1

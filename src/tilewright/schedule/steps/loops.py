@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program
 from tilewright.schedule.laws import check_program
@@ -22,7 +21,8 @@ class Split(Step):
     by: int
     into: tuple[str, str]
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("into",)
 
     def apply(self, program: Program) -> Program:
         loop = find_loop(program, self.loop)
@@ -53,9 +53,6 @@ class Split(Step):
         at = program.position(self.loop)
         loops = (*program.loops[:at], outer, inner, *program.loops[at + 1 :])
         return check_program(replace(program, loops=loops), f"Cannot split loop {self.loop!r} by {self.by}")
-
-    def names(self) -> tuple[str, ...]:
-        return self.into
 
 
 def _divide(loop: Loop, by: int, into: tuple[str, str]) -> tuple[Loop, Loop]:
@@ -106,13 +103,27 @@ def _check_divides(loop: Loop, by: int, extent: int | None) -> None:
 
 
 @dataclass(frozen=True, repr=False, init=False)
+class _OfLoops(Step):
+    """A step that is written with the names of its loops alone."""
+
+    loops: tuple[str, ...]
+
+    def __init__(self, *loops: str) -> None:
+        object.__setattr__(self, "loops", tuple(loops))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(repr(name) for name in self.loops)})"
+
+
+@dataclass(frozen=True, repr=False, init=False)
 class Fuse(Step):
     """for i in I: for j in J: body   ->   for t in I*J: body[i := t / J, j := t % J]"""
 
     loops: tuple[str, ...]
     into: str
 
-    positional: ClassVar[int] = 0
+    positional = 0
+    speaks_of = ("into",)
 
     def __init__(self, *loops: str, into: str) -> None:
         object.__setattr__(self, "loops", tuple(loops))
@@ -149,24 +160,16 @@ class Fuse(Step):
         nest = (*program.loops[:at], fused, *program.loops[at + len(loops) :])
         return check_program(replace(program, loops=nest), f"Cannot fuse {', '.join(self.loops)}")
 
-    def names(self) -> tuple[str, ...]:
-        return (self.into,)
-
     def __repr__(self) -> str:
         return f"Fuse({', '.join(repr(n) for n in self.loops)}, into={self.into!r})"
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class Reorder(Step):
+class Reorder(_OfLoops):
     """for i: for j: body   ->   for j: for i: body
 
     The named loops take, in the order given, the places that they hold now; all others stay where they are.
     """
-
-    loops: tuple[str, ...]
-
-    def __init__(self, *loops: str) -> None:
-        object.__setattr__(self, "loops", tuple(loops))
 
     def apply(self, program: Program) -> Program:
         for name in self.loops:
@@ -178,9 +181,6 @@ class Reorder(Step):
         for place, name in zip(places, self.loops, strict=True):
             order[place] = program.loop(name)
         return check_program(replace(program, loops=tuple(order)), f"Cannot reorder to {', '.join(self.loops)}")
-
-    def __repr__(self) -> str:
-        return f"Reorder({', '.join(repr(n) for n in self.loops)})"
 
 
 MAX_THREADS_PER_BLOCK = 1024  # every compute capability; CUDA C++ Programming Guide, technical specifications
@@ -196,7 +196,8 @@ class Bind(Step):
     loop: str
     level: Level
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("loop",)
 
     def apply(self, program: Program) -> Program:
         check_member(self.level, Level)
@@ -230,9 +231,6 @@ class Bind(Step):
                 hint="split the loop smaller, or give each thread more results.",
             )
         return check_program(bound, doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.loop,)
 
 
 def _check_extent(loop: Loop, level: Level, doing: str) -> None:
@@ -274,6 +272,8 @@ class Unroll(Step):
 
     loop: str
 
+    speaks_of = ("loop",)
+
     def apply(self, program: Program) -> Program:
         loop = find_loop(program, self.loop)
         if loop.level is not None:
@@ -288,22 +288,16 @@ class Unroll(Step):
             )
         return program.with_loop(replace(loop, unroll=True))
 
-    def names(self) -> tuple[str, ...]:
-        return (self.loop,)
-
 
 @dataclass(frozen=True, repr=False, init=False)
-class Snake(Step):
+class Snake(_OfLoops):
     """for i: for j in 0 .. n: body   ->   for i: for j forward on even i, backward on odd i: body
 
     The last multiply-add of one row and the first of the next then share an operand, which the register file's reuse
     cache can hold. The loops named run inside a thread, over m or n, and the loop around them counts their runs.
     """
 
-    loops: tuple[str, ...]
-
-    def __init__(self, *loops: str) -> None:
-        object.__setattr__(self, "loops", tuple(loops))
+    speaks_of = ("loops",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot make loop(s) {', '.join(map(str, self.loops))} serpentine"
@@ -316,9 +310,3 @@ class Snake(Step):
                 )
             program = program.with_loop(replace(loop, turning=True))
         return check_program(program, doing)
-
-    def names(self) -> tuple[str, ...]:
-        return self.loops
-
-    def __repr__(self) -> str:
-        return f"Snake({', '.join(repr(name) for name in self.loops)})"

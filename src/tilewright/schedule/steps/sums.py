@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tilewright.ir.program import Accumulation, Level, Program, Tensorized
 from tilewright.isa.catalog import instruction
@@ -27,6 +26,8 @@ class Accumulate(Step):
     name: str = "sum"
     promote_every: int = 0
 
+    speaks_of = ("name",)
+
     def apply(self, program: Program) -> Program:
         loop = find_loop(program, self.over)
         if program.accumulation is not None:
@@ -44,9 +45,6 @@ class Accumulate(Step):
         check_count(self.promote_every, 0, f"Cannot keep the sum over {self.over!r}", "promote_every")
         summed = replace(program, accumulation=Accumulation(self.name, self.over, self.promote_every))
         return check_program(summed, f"Cannot keep the sum over {self.over!r}")
-
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +67,8 @@ class Tensorize(Step):
     k: str
     using: str
 
-    positional: ClassVar[int] = 3
+    positional = 3
+    speaks_of = ("m", "n", "k")
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot run {self.m!r}, {self.n!r} and {self.k!r} by {self.using}"
@@ -105,9 +104,6 @@ class Tensorize(Step):
             program = program.with_loop(replace(loop, level=Level.INSTRUCTION))
         return check_program(replace(program, tensorized=Tensorized(chosen, (self.m, self.n, self.k))), doing)
 
-    def names(self) -> tuple[str, ...]:
-        return (self.m, self.n, self.k)
-
 
 @dataclass(frozen=True, repr=False)
 class Epilogue(Step):
@@ -119,7 +115,7 @@ class Epilogue(Step):
     alpha: bool = True
     beta: bool = True
 
-    positional: ClassVar[int] = 0
+    positional = 0
 
     def apply(self, program: Program) -> Program:
         check_flag(self.alpha, "Cannot scale finished sums", "alpha")

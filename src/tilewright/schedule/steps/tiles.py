@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
@@ -32,7 +32,8 @@ class Stage(Step):
     subtile: int = 0
     stages: int = 2
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("tile_name",)
 
     @property
     def tile_name(self) -> str:
@@ -71,9 +72,6 @@ class Stage(Step):
         if self.under:
             find_loop(program, self.under)
 
-    def names(self) -> tuple[str, ...]:
-        return (self.tile_name,)
-
 
 @dataclass(frozen=True, repr=False)
 class Distribute(Step):
@@ -90,6 +88,8 @@ class Distribute(Step):
     pattern: Pattern = Pattern.CYCLIC
     row_threads: int = 0
 
+    speaks_of = ("tile",)
+
     def apply(self, program: Program) -> Program:
         check_member(self.pattern, Pattern)
         doing = f"Cannot distribute {self.tile!r}"
@@ -102,9 +102,6 @@ class Distribute(Step):
         check_count(self.row_threads, 0, doing, "the number of threads along a row")
         distribution = Distribution(self.vector, self.pattern, self.row_threads)
         return check_program(program.with_tile(replace(staged, distribution=distribution)), doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.tile,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +117,8 @@ class Relayout(Step):
     rows: Dim | Literal[""] = ""
     pad: int = 0
     arrangement: Arrangement | None = None
+
+    speaks_of = ("tile",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot lay out {self.tile!r} anew"
@@ -143,9 +142,6 @@ class Relayout(Step):
         changed = replace(staged, rows=self.rows, pad=self.pad, arrangement=self.arrangement)
         return check_program(program.with_tile(changed), doing)
 
-    def names(self) -> tuple[str, ...]:
-        return (self.tile,)
-
 
 @dataclass(frozen=True, repr=False)
 class Vectorize(Step):
@@ -163,7 +159,8 @@ class Vectorize(Step):
     target: str
     width: int
 
-    positional: ClassVar[int] = 2
+    positional = 2
+    speaks_of = ("target",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot vectorise {self.target!r} by {self.width}"
@@ -177,6 +174,3 @@ class Vectorize(Step):
                 hint=f"Distribute({self.target!r}, vector={self.width}).",
             )
         return check_program(program.with_tile(replace(staged, vector=self.width)), doing)
-
-    def names(self) -> tuple[str, ...]:
-        return (self.target,)

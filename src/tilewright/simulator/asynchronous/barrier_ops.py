@@ -8,14 +8,13 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.simulator.async_moves import CommitOp, WaitOp
 from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
-from tilewright.simulator.asynchronous.phases import MBARRIERS, Phases
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.asynchronous.phases import MBARRIERS
+from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
-from tilewright.simulator.sites import Site
+from tilewright.simulator.moves import CommitOp, WaitOp
 
 
 @dataclass(slots=True)
@@ -137,8 +136,7 @@ class ArriveOp(BarrierOp):
         keys, rows = keys[made], rows[made]
         if self.rank is not None:
             self._note_far(rows, keys)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
+        self.context.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
         if self.size_bytes:
             units.phases.expect(keys, self.size_bytes)
         units.phases.arrive(keys, rows, units.complain(self.place(convoy, lanes)))
@@ -152,26 +150,6 @@ class ArriveOp(BarrierOp):
 
 
 @dataclass(slots=True)
-class PhaseWait:
-    """Warps that wait for a phase: of each warp the barrier and the parity; all its lanes want the same, or `rest`."""
-
-    site: Site
-    phases: Phases
-    wanted: Array
-    parity: Array
-
-    def ready(self) -> Array:
-        ready: Array = self.phases.passes(self.wanted, self.parity)
-        return ready
-
-    def select(self, keep: Array) -> PhaseWait:
-        return PhaseWait(self.site, self.phases, self.wanted[keep], self.parity[keep])
-
-    def describe(self) -> str:
-        return self.phases.describe(int(self.wanted[0]), int(self.parity[0]))
-
-
-@dataclass(slots=True)
 class WaitBarrierStep(BarrierOp):
     """The instruction: go on if the phase is complete, else wait for it and try again."""
 
@@ -181,18 +159,17 @@ class WaitBarrierStep(BarrierOp):
     def ready(self, convoy: Convoy) -> bool:
         lanes, phases = acting(convoy), self.units.phases
         keys, parity = self.keys(convoy, lanes), values(self.parity, convoy, lanes)
-        return bool((phases.passes(keys, parity) | (phases.count[keys] == 0)).all())
+        return bool((phases.over(keys, parity) | (phases.count[keys] == 0)).all())
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         lanes = acting(convoy)
         phases = self.units.phases
         keys, parity = self.keys(convoy, lanes), values(self.parity, convoy, lanes)
         made = self.check_made(convoy, lanes, keys)
-        passes = ~made | phases.passes(keys, parity)
+        passes = ~made | phases.over(keys, parity)
         if passes.all():
             self.issue(convoy, keys)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
+            self.context.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
             phases.wait(keys[made], self.rows(convoy, lanes[made]))
             if not self.of_cluster:
                 self._check_acquires(convoy, lanes, keys)
@@ -202,7 +179,9 @@ class WaitBarrierStep(BarrierOp):
         held[lanes[~passes] // WARP_THREADS] = True
         if not held.all():
             return convoy.part(~held), convoy.part(held)
-        convoy.wait = self._wait(convoy, lanes[~passes], keys[~passes], parity[~passes])
+        # Of each warp the first lane that must wait; the others are looked at when that one may go on.
+        _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
+        convoy.wait = Wait(self.site, phases, keys[~passes][first], parity[~passes][first])
         return (convoy,)
 
     def _check_acquires(self, convoy: Convoy, lanes: Array, keys: Array) -> None:
@@ -217,8 +196,3 @@ class WaitBarrierStep(BarrierOp):
                 buffer=name,
                 hint="wait with the scope of the cluster: WaitBarrier(..., of_cluster=True).",
             )
-
-    def _wait(self, convoy: Convoy, lanes: Array, keys: Array, parity: Array) -> PhaseWait:
-        """Of each warp the first lane that must wait; the others are looked at when that one may go on."""
-        _, first = np.unique(lanes // WARP_THREADS, return_index=True)
-        return PhaseWait(self.site, self.units.phases, keys[first], parity[first])

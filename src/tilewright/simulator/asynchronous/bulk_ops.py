@@ -1,4 +1,9 @@
-"""Boxes from global to shared memory and back, by TMA, started by one thread."""
+"""Boxes from global to shared memory and back, by TMA, started by one thread; and st.async, from registers of a thread
+to shared memory of a block of the cluster.
+
+What st.async stores is there at once, as far as the values go. Who may read it, and from when on, is up to the clocks:
+it is stamped with the phase that counts its bytes, as a box of TMA is.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,13 @@ from tilewright.simulator.asynchronous.barrier_ops import BarrierOp
 from tilewright.simulator.asynchronous.flights import Box, Coordinates, Flight, Store, StoreQueue
 from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
 from tilewright.simulator.asynchronous.ordered import UnitAccess
+from tilewright.simulator.asynchronous.phases import MBARRIERS
 from tilewright.simulator.asynchronous.units import place_of
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import TmaCopy
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.findings import Kind, TmaCopy, Where
 from tilewright.simulator.index import Place
+from tilewright.simulator.journal import Role
+from tilewright.simulator.values import RegisterView
 
 BOX_ALIGN_BYTES = 128
 """Where a box may begin in shared memory. Source: PTX ISA 9.0, cp.async.bulk.tensor."""
@@ -63,7 +70,7 @@ class TmaBase:
     def box(self) -> Box:
         units = self.op.units
         step = units.steps.get(self.map.step, 0)
-        return Box(self.map, units.problem, self.shared.buffer, units.memory.base_bytes(self.shared.buffer), step)
+        return Box(self.map, units.problem, self.shared.buffer, units.memory.base_of(self.shared.buffer.name), step)
 
     @cached_property
     def trouble(self) -> str:
@@ -183,7 +190,7 @@ class TmaLoadOp(BarrierOp):
         if wrong.any():
             which = "blocks beyond the" if mask[wrong][0] else "no block of the"
             headline = f"The mask {int(mask[wrong][0]):#b} names {which} cluster of {cluster}."
-            self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes[wrong])))
+            self.context.findings.stop(Kind.BULK_COPY, headline, self.place(convoy, lanes[wrong]))
         return np.nonzero(mask[:, None] >> np.arange(cluster) & 1)  # type: ignore[return-value]
 
     def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
@@ -323,3 +330,55 @@ def _queues(op: UnitOp, convoy: Convoy) -> list[tuple[int, StoreQueue]]:
             if convoy.mask is None or convoy.mask.lanes[warp * WARP_THREADS + lane]:
                 found.append((row, queue))
     return found
+
+
+@dataclass(slots=True)
+class StoreAsyncOp(BarrierOp):
+    """Each lane stores its registers in another block; `barrier` is told there."""
+
+    target: SharedPlace
+    source: RegisterView
+    count: int
+    rank: Place
+
+    def __call__(self, convoy: Convoy) -> None:
+        lanes = acting(convoy)
+        if not len(lanes):
+            self.issue(convoy)
+            return
+        units, buffer = self.units, self.target.buffer
+        keys, first = self.keys(convoy, lanes), self.target.of(self, convoy, lanes, self.count)
+        self.issue(convoy, keys)
+        self._check_aligned(convoy, lanes, first)
+        slots, keys = self.there(convoy, lanes, keys, self.rank)
+        held = self.source.read(convoy).reshape(self.count, -1)[:, lanes]
+        made = self.check_made(convoy, lanes, keys, far=True)
+        lanes, slots, keys, first, held = lanes[made], slots[made], keys[made], first[made], held[:, made]
+        if not len(lanes):
+            return
+        self.context.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
+        elements = (slots * buffer.elements + first)[:, None] + np.arange(self.count)
+        if units.races is not None:
+            units.races.unit_writes(self._access(convoy, lanes, slots, keys, elements))
+        units.memory.arrays[buffer.name][elements.T] = self.context.arithmetic.encode(held, buffer.dtype)
+        units.note_stored(keys, convoy.warps.block_of_lane[lanes])
+        units.phases.land(keys, self.count * buffer.dtype.bytes, units.complain(self.place(convoy, lanes)))
+
+    def _access(self, convoy: Convoy, lanes: Array, slots: Array, keys: Array, elements: Array) -> UnitAccess:
+        units, name = self.units, self.target.buffer.name
+        stamp = units.clocks.phases, keys % len(units.names), units.phases.phase[keys] + 1
+        thread, places = convoy.warps.global_thread[lanes], LanePlaces(self, convoy, lanes)
+        rows = self.rows(convoy, lanes)
+        return UnitAccess(self.site, name, "written by st.async", elements, rows, slots, *stamp, thread, places)
+
+    def _check_aligned(self, convoy: Convoy, lanes: Array, first: Array) -> None:
+        buffer = self.target.buffer
+        size_bytes = self.count * buffer.dtype.bytes
+        address = self.units.memory.base_of(buffer.name) + first * buffer.dtype.bytes
+        wrong = address % size_bytes != 0
+        if wrong.any():
+            headline = (
+                f"A store of {size_bytes} bytes to {buffer.name} is at byte {int(address[int(np.argmax(wrong))])}, "
+                f"not at a multiple of {size_bytes}."
+            )
+            self.report(Kind.MISALIGNED, headline, self.place(convoy, lanes[wrong]), buffer=buffer.name)

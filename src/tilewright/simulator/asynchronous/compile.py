@@ -11,7 +11,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.wgmma import numbered_by_ptx
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
-from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
+from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, StoreAsyncOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
 from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
 from tilewright.simulator.asynchronous.flag_ops import SignalFlagOp, WaitFlagStep
 from tilewright.simulator.asynchronous.lanes import SharedPlace
@@ -31,12 +31,11 @@ from tilewright.simulator.asynchronous.product_ops import (
     WgmmaStep,
     WgmmaWaitStep,
 )
-from tilewright.simulator.asynchronous.store_async_ops import StoreAsyncOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import Instruction
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Place, resolve
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site
+from tilewright.simulator.index import Place
 from tilewright.simulator.values import Values
 
 WAITING = (
@@ -53,20 +52,21 @@ TELLING = (async_stmt.ArriveBarrier, async_stmt.ExpectBytes, async_stmt.SignalFl
 class Compiler:
     """Compiles one statement. values: the expressions of its scope."""
 
-    site: Site
-    context: Context
-    cells: Cells
     values: Values
 
+    @property
+    def here(self) -> tuple[Site, Context]:
+        return self.values.site, self.values.context
+
     def place(self, expr: Expr) -> Place:
-        return self.cells.place(resolve(expr, self.values.scope))
+        return self.values.place(expr)
 
     def shared(self, ref: Ref) -> SharedPlace:
         return SharedPlace(ref.buffer, self.place(ref.flat))
 
     def instruction(self, stmt: async_stmt.AsyncStmt) -> Instruction:
         """The instruction of a statement in `WAITING`."""
-        here = self.site, self.context
+        here = self.here
         match stmt:
             case async_stmt.WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
@@ -85,7 +85,7 @@ class Compiler:
 
     def operation(self, stmt: async_stmt.AsyncStmt) -> Callable[[Convoy], None]:
         """The operation of any other statement."""
-        here: tuple[Any, Any] = self.site, self.context
+        here: tuple[Any, Any] = self.here
         match stmt:
             case async_stmt.InitBarrier():
                 return InitOp(*here, self.shared(stmt.place), stmt.arrivals)
@@ -136,14 +136,8 @@ class Compiler:
     def _flag(
         self, stmt: async_stmt.SignalFlag | async_stmt.WaitFlag
     ) -> tuple[Site, Context, str, Place, Place, async_stmt.Scope]:
-        return (
-            self.site,
-            self.context,
-            stmt.place.buffer.name,
-            self.place(stmt.place.flat),
-            self.place(stmt.value),
-            stmt.scope,
-        )
+        flag, value = self.place(stmt.place.flat), self.place(stmt.value)
+        return *self.here, stmt.place.buffer.name, flag, value, stmt.scope
 
     def _at(self, at: tuple[Expr, ...]) -> tuple[Place, ...]:
         return tuple(self.place(part) for part in at)
@@ -151,7 +145,7 @@ class Compiler:
     def _multiply(self, stmt: async_stmt.Wgmma) -> WgmmaStep:
         instruction = numbered_by_ptx(stmt.instruction)
         sums = self.values.run(stmt.d, instruction.c.registers)
-        fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
+        fresh = None if stmt.fresh is None else self.values.condition(stmt.fresh)
         if isinstance(stmt.a, Ref):
             assert instruction.left is not None
             run = self.values.run(stmt.a, instruction.left.registers)
@@ -159,13 +153,13 @@ class Compiler:
         else:
             a = self._side(stmt.a, instruction.m, stmt)
         b = self._side(stmt.b, instruction.n, stmt)
-        return WgmmaStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
+        return WgmmaStep(*self.here, instruction, sums.array, sums.base, a, b, fresh)
 
     def _side(self, matrix: async_stmt.SharedMatrix, rows: int, stmt: async_stmt.Wgmma) -> Side:
-        memory, buffer = self.context.memory, matrix.place.buffer
+        memory, buffer = self.values.context.memory, matrix.place.buffer
         itemsize = stmt.instruction.product.bytes
         offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)
         place = self.place(matrix.place.flat)
         return Side(
-            place, memory.base_bytes(buffer), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows
+            place, memory.base_of(buffer.name), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows
         )

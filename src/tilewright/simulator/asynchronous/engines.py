@@ -15,8 +15,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.stmt import Barrier
 from tilewright.simulator.asynchronous.flags import COPY_ENGINES, Setting
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.findings import Finding, Findings, Kind, Where
-from tilewright.simulator.sites import Site, Sites
+from tilewright.simulator.findings import Findings, Kind, Site, Sites, Where
 from tilewright.simulator.warps import Batch
 
 
@@ -148,15 +147,13 @@ class Engines:
         verb = "written" if store else "read"
         x, y, z = self._batch.coordinates[row // self.units[0].clocks.warps].tolist()
         self.findings.report(
-            Finding(
-                Kind.RACE,
-                f"Race on {name}[{element}]: {verb} by copy engines, {was} by a kernel, and nothing orders the two.",
-                Where(0, site.text, (x, y, z), 0, ()),
-                name,
-                element,
-                earlier,
-                hint="rows are pushed before their flag is set, and read behind the wait for it.",
-            )
+            Kind.RACE,
+            f"Race on {name}[{element}]: {verb} by copy engines, {was} by a kernel, and nothing orders the two.",
+            Where(0, site.text, (x, y, z), 0, ()),
+            name,
+            element,
+            earlier,
+            hint="rows are pushed before their flag is set, and read behind the wait for it.",
         )
 
     def _slots_thread(self, row: int) -> int:

@@ -6,7 +6,7 @@ between copy engines and a thread, only a flag that both sides take for one of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import Scope
 from tilewright.simulator.asynchronous.flags import COPY_ENGINES, FLAGS, Flags, Setting
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
 
@@ -68,9 +67,8 @@ class SignalFlagOp(FlagOp):
         self.check_previous(convoy, store=True)
         flags, found = self._numbers(convoy, lanes)
         rows = self.rows(convoy, lanes)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, FLAGS, flags, known.times[flags])
-            known.times[flags] += 1
+        self.context.note(Role.ARRIVES, FLAGS, flags, known.times[flags])
+        known.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             gpu = _gpu(units.batch, row // units.clocks.warps)
             setting = Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM)
@@ -87,19 +85,29 @@ class WaitFlagStep(FlagOp):
 
     or_later: bool = False
 
+    def over(self, keys: Array, wanted: Array) -> Array:
+        ahead = self.flags.values[keys].astype(np.int32) - wanted.astype(np.int32)
+        over: Array = ahead >= 0 if self.or_later else ahead == 0
+        return over
+
+    def name(self, key: int) -> str:
+        return f"flag {key}"
+
+    def text(self, key: int, wanted: int) -> str:
+        return f"flag {key} to be {wanted}"
+
     def ready(self, convoy: Convoy) -> bool:
         flags, wanted = self._numbers(convoy, acting(convoy))
-        return bool(_found(self.flags, flags, wanted, self.or_later).all())
+        return bool(self.over(flags, wanted).all())
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         lanes, known = acting(convoy), self.flags
         flags, wanted = self._numbers(convoy, lanes)
-        passes = _found(known, flags, wanted, self.or_later)
+        passes = self.over(flags, wanted)
         if passes.all():
             self.issue(convoy)
             self.check_previous(convoy, store=False)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.PASSES, FLAGS, flags, known.times[flags])
+            self.context.note(Role.PASSES, FLAGS, flags, known.times[flags])
             for flag, row in zip(flags.tolist(), self.rows(convoy, lanes).tolist(), strict=False):
                 self._take_up(convoy, lanes, known.setting(flag), row)
             convoy.pc += 1
@@ -109,7 +117,7 @@ class WaitFlagStep(FlagOp):
         if not held.all():
             return convoy.part(~held), convoy.part(held)
         _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
-        convoy.wait = FlagWait(self.site, known, flags[~passes][first], wanted[~passes][first], self.or_later)
+        convoy.wait = Wait(self.site, self, flags[~passes][first], wanted[~passes][first])
         return (convoy,)
 
     def _take_up(self, convoy: Convoy, lanes: Array, setting: Setting | None, row: int) -> None:
@@ -131,33 +139,6 @@ class WaitFlagStep(FlagOp):
         clocks.rows[row] = np.maximum(clocks.rows[row], setting.row)
 
 
-def _found(flags: Flags, numbers: Array, wanted: Array, or_later: bool) -> Array:
-    """Which flags have their value, or a later one."""
-    ahead = flags.values[numbers].astype(np.int32) - wanted.astype(np.int32)
-    found: Array = ahead >= 0 if or_later else ahead == 0
-    return found
-
-
 def _gpu(batch: Batch, slot: int) -> int:
     """The GPU of a block."""
     return int(batch.coordinates[slot, 2]) if batch.across_ranks else 0
-
-
-@dataclass(slots=True)
-class FlagWait:
-    """Warps that wait for flags."""
-
-    site: Site
-    flags: Flags
-    numbers: Array
-    wanted: Array = field(repr=False)
-    or_later: bool = False
-
-    def ready(self) -> Array:
-        return _found(self.flags, self.numbers, self.wanted, self.or_later)
-
-    def select(self, keep: Array) -> FlagWait:
-        return FlagWait(self.site, self.flags, self.numbers[keep], self.wanted[keep], self.or_later)
-
-    def describe(self) -> str:
-        return f"flag {int(self.numbers[0])} to be {int(self.wanted[0])}"

@@ -13,8 +13,7 @@ from tilewright.ir.async_stmt import TensorMap
 from tilewright.ir.buffer import Buffer
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.problem.problem import Problem, TmaMatrix, tma_matrix, values_of
-from tilewright.simulator.findings import Where
-from tilewright.simulator.sites import Site
+from tilewright.simulator.findings import Site, Where
 
 Coordinates = tuple[Array, ...]
 """Of the first elements of boxes, as their map counts: an array for each coordinate, an entry for each box."""

@@ -12,10 +12,8 @@ from tilewright.ir.buffer import Buffer
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Issue
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.findings import Issue, Kind, Site, Where
 from tilewright.simulator.index import Place
-from tilewright.simulator.sites import Site
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class UnitOp:
     def report(
         self, kind: Kind, headline: str, place: Where, *, buffer: str = "", note: str = "", hint: str = ""
     ) -> None:
-        self.context.findings.report(Finding(kind, headline, place, buffer, note=note, hint=hint))
+        self.context.findings.report(kind, headline, place, buffer, note=note, hint=hint)
 
 
 def acting(convoy: Convoy) -> Array:
@@ -86,14 +84,12 @@ class SharedPlace:
         if outside.any():
             at = int(np.argmax(outside))
             op.context.findings.stop(
-                Finding(
-                    Kind.OUT_OF_BOUNDS,
-                    f"{self.buffer.name} has {self.buffer.elements} elements; element {int(first[at])}"
-                    + (f" and the {count - 1} after it are" if count > 1 else " is")
-                    + " addressed.",
-                    op.place(convoy, lanes[outside]),
-                    self.buffer.name,
-                    int(first[at]),
-                )
+                Kind.OUT_OF_BOUNDS,
+                f"{self.buffer.name} has {self.buffer.elements} elements; element {int(first[at])}"
+                + (f" and the {count - 1} after it are" if count > 1 else " is")
+                + " addressed.",
+                op.place(convoy, lanes[outside]),
+                self.buffer.name,
+                int(first[at]),
             )
         return first

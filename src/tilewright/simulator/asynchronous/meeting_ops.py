@@ -10,12 +10,11 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
-from tilewright.simulator.asynchronous.meetings import CLUSTER, NAMED, Meetings, MeetingWait, named_keys, whole_warps
+from tilewright.simulator.asynchronous.meetings import NAMED, Meetings, named_keys, whole_warps
 from tilewright.simulator.asynchronous.units import REGISTER_STEP
 from tilewright.simulator.collective import check_whole_warps
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Meeting
-from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.convoy import Convoy, Wait
+from tilewright.simulator.findings import Kind, Meeting
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 
@@ -27,13 +26,12 @@ class MeetingStep(UnitOp):
     def ready(self, convoy: Convoy) -> bool:
         return True
 
-    def _meet(self, convoy: Convoy, meetings: Meetings, keys: Array, warps: Array, name: str) -> tuple[Convoy, ...]:
+    def _meet(self, convoy: Convoy, meetings: Meetings, keys: Array, warps: Array) -> tuple[Convoy, ...]:
         for hear in self.context.wire.met:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         convoy.pc += 1
         awaited, wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
-        if self.context.journal is not None:
-            self.context.journal.note(Role.MEETS, name, keys, awaited - 1)
+        self.context.note(Role.MEETS, meetings.kind, keys, awaited - 1)
         if len(wrong):
             number, here = int(wrong[0]) % NAMED, np.flatnonzero(keys == wrong[0])
             self.report(
@@ -42,7 +40,7 @@ class MeetingStep(UnitOp):
                 self.place(convoy, here * WARP_THREADS),
             )
         if (meetings.rounds[keys] < awaited).any():
-            convoy.wait = MeetingWait(self.site, meetings, keys, awaited, name)
+            convoy.wait = Wait(self.site, meetings, keys, awaited)
         return (convoy,)
 
 
@@ -65,12 +63,10 @@ class TeamBarrierStep(MeetingStep):
                 else f"A named barrier of {self.threads} threads: only whole warps can meet."
             )
             self.context.findings.stop(
-                Finding(
-                    Kind.DIVERGENT_BARRIER, headline, self.place(convoy, first[outside] if outside.any() else first)
-                )
+                Kind.DIVERGENT_BARRIER, headline, self.place(convoy, first[outside] if outside.any() else first)
             )
         warps = np.full(len(numbers), whole_warps(self.threads))
-        return self._meet(convoy, self.units.named, named_keys(convoy.warps, numbers), warps, "named barrier")
+        return self._meet(convoy, self.units.named, named_keys(convoy.warps, numbers), warps)
 
 
 @dataclass(slots=True)
@@ -81,7 +77,7 @@ class ClusterBarrierStep(MeetingStep):
         check_whole_warps(self.site, self.context, convoy)
         keys = self.units.clocks.leader[convoy.warps.slots]
         clusters = self.units.clusters
-        return self._meet(convoy, clusters, keys, clusters.asked[keys], CLUSTER)
+        return self._meet(convoy, clusters, keys, clusters.asked[keys])
 
 
 @dataclass(slots=True)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.clocks import Clocks
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Warps
 
 NAMED = 16
 """Named barriers of a block. Source: PTX ISA 9.0, bar."""
 
+NAMED_BARRIER = "named barrier"
 CLUSTER = "the barrier of the cluster"
 
 
 class Meetings:
     """Barriers that open when as many warps as they expect have arrived; a key for each barrier.
 
-    rounds: how often each has opened. asked: the warps that those who came last expect.
+    kind: what they are called. rounds: how often each has opened. asked: the warps that those who came last expect.
     """
 
-    def __init__(self, keys: int, clocks: Clocks) -> None:
+    def __init__(self, keys: int, clocks: Clocks, kind: str) -> None:
+        self.kind = kind
         self.rounds = np.zeros(keys, np.int64)
         self.asked = np.zeros(keys, np.int64)
         self._clocks = clocks
@@ -62,29 +61,15 @@ class Meetings:
         self._clocks.meet(np.array([self._there.pop(key)]))
         self.rounds[key] += 1
 
+    def over(self, keys: Array, wanted: Array) -> Array:
+        over: Array = self.rounds[keys] >= wanted
+        return over
 
-@dataclass(slots=True)
-class MeetingWait:
-    """Warps that wait at such a barrier. rounds: the opening each waits for. names: of each barrier, for a report."""
+    def name(self, key: int) -> str:
+        return f"{self.kind} {key % NAMED}" if self.kind == NAMED_BARRIER else self.kind
 
-    site: Site
-    meetings: Meetings
-    keys: Array
-    rounds: Array
-    name: str
-
-    def ready(self) -> Array:
-        ready: Array = self.meetings.rounds[self.keys] >= self.rounds
-        return ready
-
-    def select(self, keep: Array) -> MeetingWait:
-        return MeetingWait(self.site, self.meetings, self.keys[keep], self.rounds[keep], self.name)
-
-    def describe(self) -> str:
-        key = int(self.keys[0])
-        there, asked = self.meetings.there(key), int(self.meetings.asked[key])
-        number = f" {key % NAMED}" if self.name == "named barrier" else ""
-        return f"{self.name}{number} ({there} of {asked} warps are there)"
+    def text(self, key: int, wanted: int) -> str:
+        return f"{self.name(key)} ({self.there(key)} of {int(self.asked[key])} warps are there)"
 
 
 def whole_warps(threads: int) -> int:

@@ -17,13 +17,9 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.copies import InFlight
-from tilewright.simulator.events import Access
-from tilewright.simulator.findings import Finding, Findings, Kind, Where, numbers_text
-from tilewright.simulator.races import Races, _bits
-from tilewright.simulator.shadow import Owners, Shadow, Touch
-from tilewright.simulator.sites import Site
+from tilewright.simulator.convoy import Convoy, InFlight
+from tilewright.simulator.findings import Access, Findings, Kind, Site, Where, numbers_text
+from tilewright.simulator.races import Owners, Races, Shadow, Touch, _bits
 from tilewright.simulator.warps import Batch
 
 
@@ -326,7 +322,7 @@ class OrderedRaces(Races):
             at = int(np.argmax(bare))
             element, where = self._spot(access, at)
             headline = f"{access.buffer}[{element}] is read before any thread wrote it."
-            self._findings.report(Finding(Kind.UNWRITTEN, headline, where, access.buffer, element))
+            self._findings.report(Kind.UNWRITTEN, headline, where, access.buffer, element)
         self._check_unit_writers(shadow, access, words, rows)
         readers = shadow.readers_of(access.first, members)
         for row, member, value in zip(access.elements, access.member.tolist(), access.value.tolist(), strict=True):
@@ -404,16 +400,14 @@ class OrderedRaces(Races):
         element, where = self._spot(access, at if positions is None else int(positions[at]))
         earlier = self._place(self._sites[int(shadow.writer.site[words[at]])], int(shadow.writer.thread[words[at]]))
         self._findings.report(
-            Finding(
-                Kind.UNFENCED,
-                f"{access.buffer}[{element}] is {access.verb}, and was written by a thread without a fence.",
-                where,
-                access.buffer,
-                element,
-                earlier,
-                note="what a thread writes is seen by TMA and by wgmma only after fence.proxy.async.",
-                hint="every thread that wrote runs FenceProxy after its writes and before the barrier.",
-            )
+            Kind.UNFENCED,
+            f"{access.buffer}[{element}] is {access.verb}, and was written by a thread without a fence.",
+            where,
+            access.buffer,
+            element,
+            earlier,
+            note="what a thread writes is seen by TMA and by wgmma only after fence.proxy.async.",
+            hint="every thread that wrote runs FenceProxy after its writes and before the barrier.",
         )
 
     def _check_unit_readers(
@@ -469,4 +463,4 @@ class OrderedRaces(Races):
         }
         headline = f"Race on {buffer}[{element}]: {now} here, {then}, and nothing orders the two."
         hint = hints.get(kind, "a barrier between the two lines orders them.")
-        self._findings.report(Finding(Kind.RACE, headline, where, buffer, element, earlier, hint=hint))
+        self._findings.report(Kind.RACE, headline, where, buffer, element, earlier, hint=hint)

@@ -68,9 +68,9 @@ class Phases:
         self.maker[keys], self.made_at[keys] = rows, self._clocks.now(rows)
         return before
 
-    def passes(self, keys: Array, parity: Array) -> Array:
+    def over(self, keys: Array, wanted: Array) -> Array:
         """Whether a wait for the phase of this parity returns: the running phase has the other parity."""
-        passes: Array = (self.phase[keys] & 1) != parity
+        passes: Array = (self.phase[keys] & 1) != wanted
         return passes
 
     def wait(self, keys: Array, rows: Array) -> None:
@@ -131,15 +131,15 @@ class Phases:
             f"which waits for {self.bytes[key]} bytes."
         )
 
-    def describe(self, key: int, parity: int) -> str:
-        """What a warp waits for, and what is missing."""
+    def text(self, key: int, wanted: int) -> str:
+        """What a warp waits for, and what is missing. wanted: a parity."""
         missing = []
         if not self.count[key]:
-            return f"{self.name(key)}, parity {parity}, which was never made"
+            return f"{self.name(key)}, parity {wanted}, which was never made"
         if self.pending[key]:
             missing.append(f"{self.pending[key]} of {self.count[key]} arrivals")
         if self.bytes[key] > 0:
             missing.append(f"{self.bytes[key]} bytes")
         elif self.bytes[key] < 0:
             missing.append(f"{self.bytes[key]} bytes (more landed than were expected)")
-        return f"{self.name(key)}, parity {parity} (phase {self.phase[key]}: {' and '.join(missing)} missing)"
+        return f"{self.name(key)}, parity {wanted} (phase {self.phase[key]}: {' and '.join(missing)} missing)"

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.clocks import Clocks
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.findings import Findings, Kind, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Waiting:
         return late
 
 
-def early_access(name: str, where: Where, *, store: bool) -> Finding:
+def report_early_access(findings: Findings, name: str, where: Where, *, store: bool) -> None:
     """An access to global memory that comes before the wait for the grid before."""
-    return Finding(
+    findings.report(
         Kind.RACE,
         f"Race on {name}: {'written' if store else 'read'} here, while the grid before may still use it.",
         where,
@@ -70,12 +70,12 @@ def early_access(name: str, where: Where, *, store: bool) -> Finding:
     )
 
 
-def never_waited(block: tuple[int, int, int]) -> Finding:
+def report_never_waited(findings: Findings) -> None:
     """A launch of which no thread has waited."""
-    return Finding(
+    findings.report(
         Kind.UNFINISHED,
         "The kernel ends, and no thread has waited for the grid before.",
-        Where(0, "the end of the kernel", block, 0, ()),
+        Where(0, "the end of the kernel", (0, 0, 0), 0, ()),
         note="the kernel behind it waits for this one, and takes all grids before to have ended then.",
         hint="let a thread wait for the grid before (WaitPreviousGrid).",
     )

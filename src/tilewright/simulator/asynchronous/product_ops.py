@@ -15,15 +15,12 @@ from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.descriptor import Found, Reader
 from tilewright.simulator.asynchronous.lanes import UnitOp
 from tilewright.simulator.asynchronous.ordered import UnitAccess
-from tilewright.simulator.asynchronous.queue import Product, Products
 from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
 from tilewright.simulator.collective import check_whole_warps
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.convoy import Convoy, Product, Products, RegisterArray, Wait
+from tilewright.simulator.findings import Kind, Site, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.journal import Role
-from tilewright.simulator.registers import RegisterArray
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 
 WARPGROUPS = "warpgroup"
@@ -128,12 +125,8 @@ class WgmmaStep(UnitOp):
 
     def _run(self, convoy: Convoy, registers: int, start: Uniform, count: int) -> tuple[RegisterArray, int]:
         """The registers of an operand, and the first of them."""
-        array, first = convoy.registers[registers], start(convoy.slots)
-        assert array is not None, "an Alloc comes before every use"
-        elements = array.buffer.elements
-        if first < 0 or first + count > elements:
-            self.context.register_out_of_bounds(self.site, convoy, array.buffer.name, first + count - 1, elements)
-        return array, first
+        first = start(convoy.slots)
+        return self.context.registers(self.site, convoy, registers, first, first + count), first
 
     def _held(self, convoy: Convoy) -> tuple[RegisterArray, int, int] | None:
         """The registers of A, checked, and which of them; None where it lies in shared memory."""
@@ -203,7 +196,7 @@ class WgmmaStep(UnitOp):
         per_block = convoy.warps.batch.warps_per_block
         if per_block % GROUP_WARPS:
             headline = f"A block of {per_block} warps has a warpgroup that is not complete."
-            self.context.findings.stop(Finding(Kind.PARTED_WARP, headline, place_of(self.site, convoy, 0)))
+            self.context.findings.stop(Kind.PARTED_WARP, headline, place_of(self.site, convoy, 0))
         groups = rows // GROUP_WARPS
         if _whole_groups(rows):
             same = all(
@@ -414,29 +407,7 @@ class WgmmaCommitOp(UnitOp):
         products.groups += 1
         rows = self.units.clocks.row(convoy.warps)
         self.units.committed[rows] = products.groups
-        if self.context.journal is not None:
-            self.context.journal.note(Role.TELLS, WARPGROUPS, rows // GROUP_WARPS, products.groups)
-
-
-@dataclass(slots=True)
-class WgmmaPending:
-    """Warps that wait until the other warps of their warpgroups have started what they wait for."""
-
-    site: Site
-    units: Units
-    rows: Array
-    groups: Array
-
-    def ready(self) -> Array:
-        others = self.rows[:, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
-        ready: Array = self.units.committed[others].min(axis=1) >= self.groups
-        return ready
-
-    def select(self, keep: Array) -> WgmmaPending:
-        return WgmmaPending(self.site, self.units, self.rows[keep], self.groups[keep])
-
-    def describe(self) -> str:
-        return "wgmma that the other warps of its warpgroup have not started"
+        self.context.note(Role.TELLS, WARPGROUPS, rows // GROUP_WARPS, products.groups)
 
 
 @dataclass(slots=True)
@@ -445,12 +416,24 @@ class WgmmaWaitStep(UnitOp):
 
     pending: int
 
-    def _others(self, convoy: Convoy) -> WgmmaPending | None:
+    def over(self, keys: Array, wanted: Array) -> Array:
+        """Whether all warps of the warpgroups of these have committed so many groups."""
+        others = keys[:, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
+        over: Array = self.units.committed[others].min(axis=1) >= wanted
+        return over
+
+    def name(self, key: int) -> str:
+        return "wgmma that the other warps of its warpgroup have not started"
+
+    def text(self, key: int, wanted: int) -> str:
+        return self.name(key)
+
+    def _others(self, convoy: Convoy) -> Wait | None:
         """The wait for the other warps of the warpgroups; None where they are not complete."""
         if convoy.warps.batch.warps_per_block % GROUP_WARPS:
             return None
         complete = np.maximum(products_of(convoy).groups - self.pending, 0)
-        return WgmmaPending(self.site, self.units, self.units.clocks.row(convoy.warps), complete)
+        return Wait(self.site, self, self.units.clocks.row(convoy.warps), complete)
 
     def ready(self, convoy: Convoy) -> bool:
         wait = self._others(convoy)
@@ -466,8 +449,7 @@ class WgmmaWaitStep(UnitOp):
             if not wait.ready().all():
                 convoy.wait = wait
                 return (convoy,)
-            if self.context.journal is not None:
-                self.context.journal.note(Role.HEARS, WARPGROUPS, rows // GROUP_WARPS, complete)
+            self.context.note(Role.HEARS, WARPGROUPS, rows // GROUP_WARPS, complete)
         self.issue(convoy)
         convoy.pc += 1
         for product in products.due(self.pending):

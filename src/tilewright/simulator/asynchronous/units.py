@@ -15,14 +15,13 @@ from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
 from tilewright.simulator.asynchronous.flags import Flags
 from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
-from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
+from tilewright.simulator.asynchronous.meetings import CLUSTER, NAMED, NAMED_BARRIER, Meetings
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.phases import BarrierNames, Complain, Phases
-from tilewright.simulator.asynchronous.previous import PreviousGrid, Waiting, early_access
-from tilewright.simulator.convoy import Convoy, Wait
-from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.asynchronous.previous import PreviousGrid, Waiting, report_early_access
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Findings, Kind, Site, Where
 from tilewright.simulator.memory import Memory
-from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch, Mask
 from tilewright.units import ceil_div
 
@@ -73,8 +72,8 @@ class Units:
         if self.races is not None:
             self.races.clocks = self.clocks
         self.phases = Phases(self.names, batch.blocks, self.clocks)
-        self.named = Meetings(batch.blocks * NAMED, self.clocks)
-        self.clusters = Meetings(batch.blocks, self.clocks)
+        self.named = Meetings(batch.blocks * NAMED, self.clocks, NAMED_BARRIER)
+        self.clusters = Meetings(batch.blocks, self.clocks, CLUSTER)
         self.clusters.asked[:] = batch.warps_per_block * self.kernel.cluster
         self.flights: list[Flight] = []
         self.landed: dict[int, tuple[int, Flight]] = {}
@@ -123,7 +122,8 @@ class Units:
         if mask is not None:
             late &= mask.rows.any(axis=1)
         if late.any():
-            self.findings.report(early_access(buffer, place_of(site, convoy, int(np.argmax(late))), store=store))
+            where = place_of(site, convoy, int(np.argmax(late)))
+            report_early_access(self.findings, buffer, where, store=store)
 
     # -- TMA --------------------------------------------------------------------------------------------
 
@@ -131,7 +131,8 @@ class Units:
         """No warp can go on: lands the boxes for whose barriers some warp waits. Whether there were any."""
         wanted: set[int] = set()
         for convoy in waiting:
-            wanted.update(wanted_keys(convoy.wait))
+            if convoy.wait is not None and convoy.wait.thing is self.phases:
+                wanted.update(convoy.wait.keys.tolist())
         if not wanted or not self.flights:
             return False
         keys = np.array(sorted(wanted))
@@ -174,7 +175,7 @@ class Units:
         """Reports misuse of an mbarrier by a statement."""
 
         def report(_slot: int, _number: int, what: str, hint: str) -> None:
-            self.findings.report(Finding(Kind.MBARRIER, what, where, hint=hint))
+            self.findings.report(Kind.MBARRIER, what, where, hint=hint)
 
         return report
 
@@ -208,18 +209,16 @@ class Units:
             product = convoy.products.under_way[0]
             place = place_of(product.site, convoy, 0)
             headline = "A warp ends while wgmma that it started are under way."
-            self.findings.report(Finding(Kind.UNFINISHED, headline, place, hint="wait for all groups before the end."))
+            self.findings.report(Kind.UNFINISHED, headline, place, hint="wait for all groups before the end.")
 
     def _left_behind(self, store: Store) -> None:
         self.findings.report(
-            Finding(
-                Kind.UNFINISHED,
-                f"A thread ends while its bulk store reads {store.box.buffer.name}.",
-                store.where,
-                store.box.buffer.name,
-                note="the shared memory of a block is given to the next one when it ends.",
-                hint="commit the bulk stores, and wait for all groups before the end.",
-            )
+            Kind.UNFINISHED,
+            f"A thread ends while its bulk store reads {store.box.buffer.name}.",
+            store.where,
+            store.box.buffer.name,
+            note="the shared memory of a block is given to the next one when it ends.",
+            hint="commit the bulk stores, and wait for all groups before the end.",
         )
 
     def finish(self) -> None:
@@ -229,13 +228,11 @@ class Units:
         for key, flight in [*((int(flight.key[0]), flight) for flight in self.flights), *unheeded]:
             name = self.phases.name(key)
             self.findings.report(
-                Finding(
-                    Kind.UNFINISHED,
-                    f"A block ends while a box lands in {flight.box.buffer.name}, and no thread has waited for {name}.",
-                    flight.where,
-                    flight.box.buffer.name,
-                    hint="wait for the phase of every copy before the end.",
-                )
+                Kind.UNFINISHED,
+                f"A block ends while a box lands in {flight.box.buffer.name}, and no thread has waited for {name}.",
+                flight.where,
+                flight.box.buffer.name,
+                hint="wait for the phase of every copy before the end.",
             )
         self._check_bytes()
         self._check_registers()
@@ -258,7 +255,7 @@ class Units:
         row = int(self.phases.maker[key])
         x, y, z = self.batch.coordinates[key // len(self.names)].tolist()
         where = Where(0, "the end of the kernel", (x, y, z), row % self.clocks.warps, ())
-        self.findings.report(Finding(Kind.MBARRIER, headline, where, self.phases.name(key), hint=hint))
+        self.findings.report(Kind.MBARRIER, headline, where, self.phases.name(key), hint=hint)
 
     def _check_registers(self) -> None:
         if self.register_place is None:
@@ -268,14 +265,12 @@ class Units:
             return
         groups = self.registers.reshape(self.batch.blocks, -1)[int(per_block.argmax()), ::GROUP_WARPS]
         self.findings.report(
-            Finding(
-                Kind.REGISTERS,
-                f"The warpgroups ask for {' + '.join(map(str, groups.tolist()))} registers a thread, "
-                f"{int(per_block.max())} in all; a multiprocessor has {SM_REGISTERS}.",
-                self.register_place,
-                note="a warpgroup that asks for registers that no warpgroup gives up waits for ever.",
-                hint="let the others shrink further.",
-            )
+            Kind.REGISTERS,
+            f"The warpgroups ask for {' + '.join(map(str, groups.tolist()))} registers a thread, "
+            f"{int(per_block.max())} in all; a multiprocessor has {SM_REGISTERS}.",
+            self.register_place,
+            note="a warpgroup that asks for registers that no warpgroup gives up waits for ever.",
+            hint="let the others shrink further.",
         )
 
     def _check_started(self) -> None:
@@ -289,12 +284,10 @@ class Units:
             x, y, z = self.batch.coordinates[slot].tolist()
             counts = ", ".join(map(str, groups[uneven[0]].tolist()))
             self.findings.report(
-                Finding(
-                    Kind.PARTED_WARP,
-                    f"The four warps of a warpgroup have started {counts} wgmma.",
-                    Where(0, "the end of the kernel", (x, y, z), warp, ()),
-                    note="they execute every wgmma together.",
-                )
+                Kind.PARTED_WARP,
+                f"The four warps of a warpgroup have started {counts} wgmma.",
+                Where(0, "the end of the kernel", (x, y, z), warp, ()),
+                note="they execute every wgmma together.",
             )
 
     def _check_told(self) -> None:
@@ -320,12 +313,6 @@ class Units:
                 f"A block may end before another block of its cluster arrives at {self.phases.name(key)}.",
                 "wait for the last phase, or let the cluster meet at a barrier before the end.",
             )
-
-
-def wanted_keys(wait: Wait | None) -> list[int]:
-    """The mbarriers that a wait is for."""
-    keys = getattr(wait, "wanted", None)
-    return [] if keys is None else np.unique(keys).tolist()
 
 
 def place_of(site: Site, convoy: Convoy, warp: int, lanes: tuple[int, ...] = ()) -> Where:

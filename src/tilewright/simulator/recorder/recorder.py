@@ -8,28 +8,119 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array
+from tilewright.dtypes import MBARRIER, Array
 from tilewright.ir.async_stmt import AsyncStmt
+from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.stmt import CommitCopies, Move, WaitCopies
-from tilewright.simulator.asynchronous.barrier_ops import PhaseWait
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
-from tilewright.simulator.asynchronous.meetings import NAMED, MeetingWait
 from tilewright.simulator.asynchronous.units import Units
-from tilewright.simulator.barriers import BarrierWait
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.convoy import Convoy, Wait
-from tilewright.simulator.events import Access, Arithmetic, Issue, Listener
-from tilewright.simulator.findings import Finding
+from tilewright.simulator.findings import Access, Arithmetic, Finding, Issue, Listener, Site
 from tilewright.simulator.launch import Block
-from tilewright.simulator.recorder.accesses import Pictures
-from tilewright.simulator.recorder.recording import BarrierState, Flight, Moment, MomentKind, Shown, Stall
-from tilewright.simulator.recorder.registers import State
+from tilewright.simulator.recorder.cells import Cells, written_only
+from tilewright.simulator.recorder.recording import BarrierState, Flight, Moment, MomentKind, Picture, Shown, Stall
 from tilewright.simulator.recorder.units import Flights, Key, UnderWay, boxes_of, copies_of, products_of
-from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Batch, Warps
+from tilewright.simulator.warps import Batch, Pattern, Warps
+
+_ALIGN_BYTES = 128
+"""A wavefront of shared memory and a line of global memory: a shift by it changes no picture."""
+
+
+class Pictures:
+    """The pictures seen so far."""
+
+    def __init__(self) -> None:
+        self.all: list[Picture] = []
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def shown(self, access: Access, rows: Array) -> Shown | None:
+        """An access by the warps in these rows of its convoy; None where none of their lanes takes part."""
+        assert access.warps is not None
+        addresses, active = access.addresses(), access.pattern.active_rows
+        places = []
+        for row in rows.tolist():
+            lanes = np.ones(WARP_THREADS, np.bool_) if active is None else active[row]
+            if not lanes.any():
+                continue
+            picture, base = self._picture(addresses[row], lanes)
+            source = -1 if access.source is None else self._source(access, access.source, row)
+            places.append((int(access.warps.numbers[row]), picture, base, source))
+        if not places:
+            return None
+        buffer = access.buffer
+        return Shown(
+            buffer.name,
+            "shared" if buffer.space is Space.SHARED else "global",
+            access.store,
+            access.width_bytes,
+            buffer.dtype.bytes,
+            access.matrices,
+            tuple(places),
+        )
+
+    def _source(self, access: Access, source: Pattern, row: int) -> int:
+        active = source.active_rows
+        lanes = np.ones(WARP_THREADS, np.bool_) if active is None else active[row]
+        return self._picture(source.rows[row] * access.buffer.dtype.bytes, lanes)[0] if lanes.any() else -1
+
+    def _picture(self, addresses: Array, lanes: Array) -> tuple[int, int]:
+        """The number of the picture, and the address that it is relative to."""
+        base = int(addresses[lanes].min()) // _ALIGN_BYTES * _ALIGN_BYTES
+        at = tuple(np.where(lanes, addresses - base, -1).tolist())
+        number = self._known.setdefault(at, len(self.all))
+        if number == len(self.all):
+            self.all.append(Picture(at))
+        return number, base
+
+
+class State:
+    """Reads what has changed into `cells`. slot: of the block in the batch that runs."""
+
+    def __init__(self, context: Context, batch: Batch, slot: int) -> None:
+        self.cells = Cells()
+        self._memory = context.memory
+        self._arithmetic = context.arithmetic
+        self._slot = slot
+        self._registers: dict[int, int] = {}
+        self.warps = batch.warps_per_block
+        self._shared: list[tuple[int, Buffer, Array]] = []
+        for buffer, offset_bytes in context.memory.shared_places():
+            if buffer.dtype is not MBARRIER:
+                region = self.cells.add_shared(buffer, offset_bytes)
+                self._shared.append((region, buffer, self._stored(buffer).copy()))
+
+    def _stored(self, buffer: Buffer) -> Array:
+        first = self._slot * buffer.elements
+        return self._memory.arrays[buffer.name][first : first + buffer.elements]
+
+    def read_shared(self) -> None:
+        for region, buffer, known in self._shared:
+            stored = self._stored(buffer)
+            bits = f"u{stored.dtype.itemsize}"
+            changed = np.flatnonzero(stored.view(bits) != known.view(bits))
+            if len(changed):
+                first, end = int(changed[0]), int(changed[-1]) + 1
+                known[first:end] = stored[first:end]
+                values = self._arithmetic.decode(stored[first:end], buffer.dtype)
+                self.cells.set(region, first, np.asarray(values, np.float32))
+
+    def read_registers(self, convoy: Convoy, rows: Array) -> None:
+        """The registers of the warps in these rows of a convoy."""
+        for number, array in enumerate(convoy.registers):
+            if array is None:
+                continue
+            if number not in self._registers:
+                self._registers[number] = self.cells.add_registers(array.buffer, self.warps)
+            elements = array.buffer.elements
+            data = array.data.reshape(elements, -1, WARP_THREADS)
+            values = written_only(data[:, rows]).transpose(1, 0, 2).reshape(len(rows), -1)
+            each = elements * WARP_THREADS
+            for row, warp in enumerate(convoy.warps.numbers[rows].tolist()):
+                self.cells.set(self._registers[number], warp * each, np.ascontiguousarray(values[row]))
+
 
 _WHOLE = 2**WARP_THREADS - 1
-BLOCK_BARRIER = "__syncthreads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +132,7 @@ class Seen:
     happened: int
 
 
-class Recorder(Listener):
+class Recorder(Listener, Observer):
     """Keeps the moments of one block. is_kept: whether to keep a moment, by its number among all."""
 
     def __init__(self, block: Block, is_kept: Callable[[int], bool]) -> None:
@@ -109,7 +200,7 @@ class Recorder(Listener):
             alone[row] = True
             own = convoy.wait.select(alone)
             warp = int(convoy.warps.numbers[row])
-            self._waiting[warp] = Stall(warp, site.line, self._now, -1, barrier_of(own), own.describe()), own
+            self._waiting[warp] = Stall(warp, site.line, self._now, -1, own.name, own.describe()), own
 
     def released(self, convoy: Convoy) -> None:
         for row in _of_block(convoy.warps, self.block).tolist():
@@ -241,21 +332,6 @@ def rows_of(convoy: Convoy, block: Block) -> Array:
 
 def _of_block(warps: Warps, block: Block) -> Array:
     return np.flatnonzero((warps.batch.coordinates[warps.slots] == block).all(axis=1))
-
-
-def barrier_of(wait: Wait) -> str:
-    """The name of what the first warp waits for."""
-    match wait:
-        case BarrierWait():
-            return BLOCK_BARRIER
-        case PhaseWait():
-            return wait.phases.name(int(wait.wanted[0]))
-        case MeetingWait(name="named barrier"):
-            return f"named barrier {int(wait.keys[0]) % NAMED}"
-        case MeetingWait():
-            return wait.name
-        case _:
-            return wait.describe()
 
 
 def _tuple(numbers: Iterable[int]) -> tuple[int, ...]:

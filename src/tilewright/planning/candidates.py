@@ -369,7 +369,8 @@ def _more_staged(c: Columns, gemm: Gemm) -> Columns:
     """Persistent kernels that stage more of C, and the ring that is left; worth: whether they do."""
     more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
     grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
-    return more.with_columns(worth=grown & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+    fits = stages_more(more) & (wgmma.registers_of(more, gemm) <= wgmma.consumer_registers(more, gemm))
+    return more.with_columns(worth=grown & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & fits)
 
 
 def _twice_staged(c: Columns, gemm: Gemm) -> Columns:

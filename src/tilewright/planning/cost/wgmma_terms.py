@@ -22,7 +22,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
+from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, stores_rows, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import Trees, fit_for
@@ -261,8 +261,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         together = _together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
-        whole_rows, row_bytes = not (tma_stores(gemm) and is_misaligned(gemm, "C")), c.subtile * gemm.out.bytes
-        by_warps = (not whole_rows) * (row_bytes > SWIZZLE_ATOM_BYTES) * c.m * c.n * gemm.out.bytes
+        whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
+        by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         return {
             "height": 1.0 * c.m,
             "width": 1.0 * c.n,

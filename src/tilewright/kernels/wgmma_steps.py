@@ -241,8 +241,8 @@ def stored_in_subtiles(
 
 
 def stores_rows(subtile: Column, gemm: Gemm) -> Column:
-    """Whether warps store the rows of epilogue subtiles: of such as are wider than a swizzle atom, where rows of C begin
-    inside sectors, as the boxes of TMA are no wider, and meet inside a sector each time."""
+    """Whether warps store the rows of epilogue subtiles: where rows of C begin inside sectors, of subtiles wider than a
+    swizzle atom. The boxes of TMA are no wider, and meet inside a sector each time."""
     inside = rows_fit_tma(gemm) and is_misaligned(gemm, "C")
     return (subtile * gemm.out.bytes > SWIZZLE_ATOM_BYTES) & inside
 

@@ -58,12 +58,9 @@ MAX_CONSUMER_REGISTERS = 240
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
 
-_TRANSPOSED_COLUMNS = 224
-"""Of an instruction whose result is transposed: the addresses of more do not fit beside them."""
-
-_PAIRED_COLUMNS = 16
-"""Of a result, which one stmatrix stores; where 8 are left over they take another: 216 columns spill 8 to 16 bytes with
-NVRTC 13.0 and 13.5, 208 and 224 none."""
+_TRANSPOSED_COLUMNS, _PAIRED_COLUMNS = 224, 16
+"""Columns of an instruction whose result is transposed, beside which the addresses of more do not fit; and those that
+an stmatrix stores: the last 8 of 216 take one of their own, and spill 8 to 16 bytes (NVRTC 13.0, 13.5), 208 none."""
 
 _BESIDE_ROWS = 16
 """More registers of a thread where warps store whole rows of C: ping-pong 128 x 192 spills 32 bytes with NVRTC 13.0."""

@@ -130,6 +130,32 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
     assert both.tolist() == (longer + shorter).tolist()
 
 
+FEW_ROWS = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, stages=13, subtile=64)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "slower"),
+    [
+        (FEW_ROWS, 112, True),  # 20 blocks start at once, and 92 where others have just ended
+        (FEW_ROWS, 128, True),
+        (FEW_ROWS, 64, False),  # all start at once
+        (FEW_ROWS, 224, False),  # in waves
+        (replace(FEW_ROWS, persistent=True), 224, True),  # 112 blocks with two tiles each
+        (replace(FEW_ROWS, persistent=True), 264, False),
+        (replace(FEW_ROWS, cluster=(1, 4)), 112, False),
+        (replace(FEW_ROWS, cluster=(1, 2)), 112, True),
+    ],
+)
+def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, slower: bool) -> None:
+    """Where some SMs are idle, but fewer than the next kernel has blocks. n: tiles of 128 columns."""
+    gemm = problem(4, 128 * n, 8192, "bf16", "NT")
+    plain = replace(kernel, dependent_launch=False)
+    c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
+    waves = timed(c, gemm).waves
+    late, early = wgmma_terms._uneven(c, np.array([n, n]), waves).tolist()
+    assert late == 0 and (early > 0) is slower
+
+
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:
     c = table(replace(PLAIN, raster_rows=16)).with_columns(stage_bytes=np.ones(1))
     of = SimpleNamespace(rows=1, columns=8, blocks=1.0, steps=1.0)

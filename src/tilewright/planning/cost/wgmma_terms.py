@@ -93,6 +93,11 @@ _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
 same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
 
+_UNEVEN, _UNEVEN_MORE = 0.35, 0.9
+"""What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
+`_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
+1.4 at 0.45, and from 0.5 on 0.95 to 1."""
+
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
 
@@ -330,6 +335,16 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
+def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
+    """The share that dependent launch adds to memory's time. Blocks that start where others leave SMs idle, and the
+    rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
+    come in waves, or in clusters of four, each of which needs as many free SMs of a GPC."""
+    alone = (c.cluster_m * c.cluster_n * c.cluster_k < 4) & ((waves == 1) | (c.persistent > 0))
+    share = blocks / (c.slots * waves)
+    idle = np.where(alone & (share > 0.5), 1 - share, 0.0)
+    return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
+
+
 def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
     """Whether memory bounds a product of pieces, whatever multiplies them."""
     if gemm.pieces is None:
@@ -399,6 +414,7 @@ def timed(
     parted_bytes = m * (c.parted * (columns - 1) + cut * n) + partial_bytes(c, gemm)
     moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
+    memory = memory * (1 + _uneven(c, blocks, waves))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)

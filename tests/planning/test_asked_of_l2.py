@@ -149,7 +149,6 @@ FEW_ROWS = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False
 def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, slower: bool) -> None:
     """Where some SMs are idle, but fewer than the next kernel has blocks. n: tiles of 128 columns."""
     gemm = problem(4, 128 * n, 8192, "bf16", "NT")
-    plain = replace(kernel, dependent_launch=False)
     c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
     waves = timed(c, gemm).waves
     late, early = wgmma_terms._uneven(c, np.array([n, n]), waves).tolist()

@@ -130,20 +130,20 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
     assert both.tolist() == (longer + shorter).tolist()
 
 
-FEW_ROWS = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, stages=13, subtile=64)
+SKINNY = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, stages=13, subtile=64)
 
 
 @pytest.mark.parametrize(
     ("kernel", "n", "slower"),
     [
-        (FEW_ROWS, 112, True),  # 20 blocks start at once, and 92 where others have just ended
-        (FEW_ROWS, 128, True),
-        (FEW_ROWS, 64, False),  # all start at once
-        (FEW_ROWS, 224, False),  # in waves
-        (replace(FEW_ROWS, persistent=True), 224, True),  # 112 blocks with two tiles each
-        (replace(FEW_ROWS, persistent=True), 264, False),
-        (replace(FEW_ROWS, cluster=(1, 4)), 112, False),
-        (replace(FEW_ROWS, cluster=(1, 2)), 112, True),
+        (SKINNY, 112, True),  # 20 blocks start at once, and 92 where others have just ended
+        (SKINNY, 128, True),
+        (SKINNY, 64, False),  # all start at once
+        (SKINNY, 224, False),  # in waves
+        (replace(SKINNY, persistent=True), 224, True),  # 112 blocks with two tiles each
+        (replace(SKINNY, persistent=True), 264, False),
+        (replace(SKINNY, cluster=(1, 4)), 112, False),
+        (replace(SKINNY, cluster=(1, 2)), 112, True),
     ],
 )
 def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, slower: bool) -> None:

@@ -96,7 +96,7 @@ same products those by 64 blocks took 2 to 29 % more than those by 128, and thos
 _UNEVEN, _UNEVEN_MORE = 0.35, 0.9
 """What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
 `_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
-1.4 at 0.45, and from 0.5 on 0.95 to 1."""
+1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""

@@ -15,7 +15,7 @@ from test_dispatch import problem
 from tilewright.device.catalog import H200
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning.cost import wgmma_terms
+from tilewright.planning.cost import wgmma_features, wgmma_terms
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 from tilewright.suite.problems import Problem
@@ -122,18 +122,43 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
     ]
     c = table(*kernels).with_columns(stage_bytes=np.ones(len(kernels)))
     of = SimpleNamespace(rows=4, columns=8, blocks=1.0, steps=1.0)
-    scale = wgmma_terms._L2_BYTES_PER_SECOND
-    longer, both = wgmma_terms._asked_of_l2(c, of, True, 1 / scale)
-    shorter, _ = wgmma_terms._asked_of_l2(c, of, False, 1 / scale)
+    scale = wgmma_terms.L2_BYTES_PER_SECOND
+    longer, both = wgmma_features._asked_of_l2(c, of, True, 1 / scale)
+    shorter, _ = wgmma_features._asked_of_l2(c, of, False, 1 / scale)
     assert longer.tolist() == [64, 128, 64, 128, 128]
     assert shorter.tolist() == [128, 64, 128, 32, 128]
     assert both.tolist() == (longer + shorter).tolist()
 
 
+SKINNY = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, stages=13, subtile=64)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "slower"),
+    [
+        (SKINNY, 112, True),  # 20 blocks start at once, and 92 where others have just ended
+        (SKINNY, 128, True),
+        (SKINNY, 64, False),  # all start at once
+        (SKINNY, 224, False),  # in waves
+        (replace(SKINNY, persistent=True), 224, True),  # 112 blocks with two tiles each
+        (replace(SKINNY, persistent=True), 264, False),
+        (replace(SKINNY, cluster=(1, 4)), 112, False),
+        (replace(SKINNY, cluster=(1, 2)), 112, True),
+    ],
+)
+def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, slower: bool) -> None:
+    """Where some SMs are idle, but fewer than the next kernel has blocks. n: tiles of 128 columns."""
+    gemm = problem(4, 128 * n, 8192, "bf16", "NT")
+    c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
+    waves = timed(c, gemm).waves
+    late, early = wgmma_terms._uneven(c, np.array([n, n]), waves).tolist()
+    assert late == 0 and (early > 0) is slower
+
+
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:
     c = table(replace(PLAIN, raster_rows=16)).with_columns(stage_bytes=np.ones(1))
     of = SimpleNamespace(rows=1, columns=8, blocks=1.0, steps=1.0)
-    longer, _ = wgmma_terms._asked_of_l2(c, of, True, 1 / wgmma_terms._L2_BYTES_PER_SECOND)
+    longer, _ = wgmma_features._asked_of_l2(c, of, True, 1 / wgmma_terms.L2_BYTES_PER_SECOND)
     assert longer.tolist() == [128]
 
 

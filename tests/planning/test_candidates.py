@@ -7,7 +7,7 @@ candidates of a family: how many there are, the geometric mean of their estimate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice, product
 
 import numpy as np
@@ -27,6 +27,7 @@ from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
+from tilewright.planning.estimates import estimated
 from tilewright.planning.gated import in_one_kernel, reading_us
 from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
@@ -210,3 +211,27 @@ def test_kernels_that_hold_no_pairs_or_columns_are_no_candidates() -> None:
         some = islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 200)
         found[name] = {config.kernel.swap_ab for _, config in some if isinstance(config.kernel, WgmmaConfig)}
     assert found == {"pairs": {False}, "columns": {False}, "rows": {False, True}}
+
+
+ROWS = WgmmaConfig((128, 192, 64), ping_pong=True, stages=3, raster_rows=16, subtile=192, subtile_stages=1)
+"""Stores whole rows by warps where rows of C begin inside sectors."""
+
+
+def test_kernels_that_spill_are_refused() -> None:
+    """Beside the nearest that do not, as NVRTC 13.0 and 13.5 compile them."""
+    inside, whole = (Gemm(1664, n, 64, BF16, out=BF16, b=Order.COL) for n in (1752, 1792))
+    assert "192 accumulators" in ROWS.reasons_against(inside)[0]
+    assert not ROWS.reasons_against(whole)
+    assert not replace(ROWS, tile=(64, 256, 64), subtile=256).reasons_against(inside)
+    across = WgmmaConfig((216, 128, 64), stages=3, swap_ab=True, subtile=64)
+    assert "108 accumulators" in across.reasons_against(whole)[0]
+    assert not any(replace(across, tile=(m, 128, 64)).reasons_against(whole) for m in (200, 208, 224))
+
+
+def test_no_choice_stores_rows_with_too_few_registers() -> None:
+    gemm = Gemm(1664, 1752, 48, BF16, out=BF16)
+    request = Request(gemm, alignment_of(gemm), stack=Stack(225, 1664 * 48, 48 * 1752, 1664 * 1752))
+    first = [one.kernel for one in islice(estimated(request, device("H200")), 400)]
+    rows = [one for one in first if isinstance(one, WgmmaConfig) and one.subtile > 64]
+    assert rows, "no kernel stores rows by warps"
+    assert not any(one.reasons_against(request.gemm) for one in rows)

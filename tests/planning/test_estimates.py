@@ -166,7 +166,12 @@ def test_rows_that_begin_inside_sectors_may_leave_whole() -> None:
     gemm = Gemm(4096, 1160, 96, BF16, out=BF16)
     core = table_of("wgmma", gemm, device("H200"))
     alone = (core.ping_pong == 1) & (core.cluster_m * core.cluster_n == 1) & (core.persistent == 1) & (core.m == 128)
-    for n, expected in ((192, {(4, 64, 2), (3, 192, 1)}), (160, {(4, 64, 2), (5, 64, 1)})):
+    found = {
+        128: {(5, 64, 2), (6, 64, 1), (5, 128, 1)},
+        160: {(4, 64, 2), (5, 64, 1)},
+        192: {(4, 64, 2)},
+    }  # 192 lack registers
+    for n, expected in found.items():
         c = core[np.flatnonzero(alone & (core.n == n))]
         assert len(c) == 1 and stages_of(c, gemm) == expected
 

@@ -36,6 +36,7 @@ from tilewright.kernels.wgmma_steps import (
     stages_c,
     stored_in_subtiles,
     stored_per_thread,
+    stores_rows,
     through_registers,
     tma_stores,
 )
@@ -56,8 +57,12 @@ MAX_CONSUMER_REGISTERS = 240
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
 
-_TRANSPOSED_COLUMNS = 224
-"""Of an instruction whose result is transposed: the addresses of more do not fit beside them."""
+_TRANSPOSED_COLUMNS, _PAIRED_COLUMNS = 224, 16
+"""Columns of an instruction whose result is transposed, beside which the addresses of more do not fit; and those that
+an stmatrix stores: the last 8 of 216 take one of their own, and spill 8 to 16 bytes (NVRTC 13.0, 13.5), 208 none."""
+
+_BESIDE_ROWS = 16
+"""More registers of a thread where warps store whole rows of C: ping-pong 128 x 192 spills 32 bytes with NVRTC 13.0."""
 
 _BESIDE_INSTRUCTION = 26
 """Registers of a thread beside an instruction's accumulators, without which ptxas 13.0 refuses to compile (C7602)."""
@@ -220,7 +225,8 @@ def registers_beside(config: Any) -> Column:
     transposing = np.logical_and(config.swap_ab, config.subtile > 0)
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
     unstaged = np.where(config.cluster_k > 1, 112, unstaged)
-    wide = columns_of(config) > _TRANSPOSED_COLUMNS
+    columns = columns_of(config)
+    wide = columns + columns % _PAIRED_COLUMNS * 2 > _TRANSPOSED_COLUMNS
     beside = np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
     fragments = fragments_of(config)
     held = _FRAGMENT_REGISTERS * fragments + _SEVERAL_OF_PERSISTENT * config.persistent * (fragments > 1)
@@ -250,6 +256,7 @@ def registers_of(config: Any, gemm: Gemm | None = None) -> Column:
     once = accumulators_of(config) + registers_beside(config)
     if gemm is not None:
         once = once + function_registers(gemm) * np.logical_not(config.swap_ab)
+        once = once + _BESIDE_ROWS * stores_rows(config.subtile, gemm)
     summed = accumulators_of(config) // np.where(promotes_in_turn(config), fragments_of(config), 1)
     twice = (accumulators_of(config) + summed + _BESIDE_PROMOTED) * (config.promote_every > 0)
     return np.maximum(once, twice)

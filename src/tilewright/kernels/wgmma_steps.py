@@ -13,6 +13,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.isa.wgmma import transposes
+from tilewright.kernels.columns import Column
 from tilewright.kernels.work import is_misaligned
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import default_subtile, subtile_layout
@@ -239,14 +240,19 @@ def stored_in_subtiles(
     )
 
 
+def stores_rows(subtile: Column, gemm: Gemm) -> Column:
+    """Whether warps store the rows of epilogue subtiles: where rows of C begin inside sectors, of subtiles wider than a
+    swizzle atom. The boxes of TMA are no wider, and meet inside a sector each time."""
+    inside = rows_fit_tma(gemm) and is_misaligned(gemm, "C")
+    return (subtile * gemm.out.bytes > SWIZZLE_ATOM_BYTES) & inside
+
+
 def _leaves(gemm: Gemm, subtile: int, evict_first: bool) -> tuple[Step, ...]:
-    """How epilogue subtiles are stored: by TMA, or by warps where it cannot. And where rows of C begin inside sectors,
-    warps store what is wider than a swizzle atom: the boxes of TMA are no wider, and meet inside a sector each time."""
-    element = gemm.out.bytes
+    """How epilogue subtiles are stored: by TMA, or by warps where it cannot, or whole rows are better."""
     if not rows_fit_tma(gemm):
         return (Transfer("C_tile", Route.MATRICES),)
-    if subtile * element > SWIZZLE_ATOM_BYTES and is_misaligned(gemm, "C"):
-        return Transfer("C_tile", Route.MATRICES), Vectorize("C_tile", WIDEST_BYTES // element)
+    if stores_rows(subtile, gemm):
+        return Transfer("C_tile", Route.MATRICES), Vectorize("C_tile", WIDEST_BYTES // gemm.out.bytes)
     return (Transfer("C_tile", Route.TMA, evict_first),)
 
 

@@ -25,7 +25,7 @@ from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_mo
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stores_rows, tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
@@ -366,10 +366,12 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
 
 
 def _more_staged(c: Columns, gemm: Gemm) -> Columns:
-    """Persistent kernels that stage more of C, and the ring that is left; worth: whether they do."""
+    """Persistent kernels that stage more of C, or longer rows of it, and the ring that is left; worth: whether they
+    do."""
     more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
-    grown = wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)
-    return more.with_columns(worth=grown & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & stages_more(more))
+    other = (wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)) | stores_rows(more.subtile, gemm)
+    fits = stages_more(more) & (wgmma.registers_of(more, gemm) <= wgmma.consumer_registers(more, gemm))
+    return more.with_columns(worth=other & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & fits)
 
 
 def _twice_staged(c: Columns, gemm: Gemm) -> Columns:

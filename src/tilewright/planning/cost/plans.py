@@ -20,7 +20,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_steps import reads_orders
-from tilewright.planning.cost import simt_features, wgmma_terms
+from tilewright.planning.cost import simt_features, wgmma_features, wgmma_terms
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
 from tilewright.planning.cost.exchange import parts_of, streams_k
@@ -202,7 +202,7 @@ def _ranks_of(
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
-            told.append(wgmma_terms.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+            told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
             each = one.timed.at(rows), us, behind
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
@@ -250,8 +250,8 @@ def features(
     which `finishing` behind the kernel. busiest: of kernels of warps."""
     if busiest is None:
         timed = wgmma_terms.timed(c, read, spec, sizes, count)
-        sized = wgmma_terms.sized_features(c, read, spec, sizes, timed, seconds, count)
-        return stacked((*wgmma_terms.class_features(c, read, spec), *sized), len(c))
+        sized = wgmma_features.sized_features(c, read, spec, sizes, timed, seconds, count)
+        return stacked((*wgmma_features.class_features(c, read, spec), *sized), len(c))
     sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, (busiest, seconds, finishing), count)
     return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from math import log2
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_scales import fragments_of, promotes_in_turn, rows_of, sharing
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, tma_stores
-from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
+from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, stores_rows, tma_stores
+from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.layout.banks import SECTOR_BYTES
-from tilewright.planning.cost.correction import Trees, fit_for
+from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import (
     SLOWED,
     beside_clocks,
@@ -34,7 +33,7 @@ from tilewright.planning.cost.epilogue_terms import (
     partial_bytes,
 )
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
-from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.gemm import Gemm, OperandName
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
@@ -71,7 +70,7 @@ _LOADED_LATENCY_SECONDS = 1.8e-6
 """From a request to its arrival where memory has all that it can do. Measured on the H200 of products with prepared
 weights by bf16x6: 112 blocks with two stages of 54 KB read 3.3 to 3.4 TB/s, those with deeper rings up to 4.2."""
 
-_L2_BYTES_PER_SECOND = 6.5e12
+L2_BYTES_PER_SECOND = 6.5e12
 """That the L2 gives to all SMs, beside memory: of products that memory bounds, bytes asked for beyond took so long.
 H100, prepared weights by pieces, 8 to 64 rows (docs/decisions/0051-launches-beside-prepared-weights.md)."""
 
@@ -93,6 +92,11 @@ _SLOWED = 0.15
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
 same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
+
+_UNEVEN, _UNEVEN_MORE = 0.35, 0.9
+"""What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
+`_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
+1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
@@ -147,7 +151,7 @@ def constants(dtype: DType) -> Constants:
     return Constants(**fit_for("wgmma", dtype).constants)
 
 
-def _together(c: Any) -> Column:
+def blocks_together(c: Any) -> Column:
     """Blocks that share an SM; a table of `wgmma_core` has them as a column."""
     return c.per_sm if "per_sm" in getattr(c, "names", ()) else np.maximum(1, wgmma.blocks_per_sm(c))
 
@@ -195,7 +199,7 @@ def promotion_clocks(c: Any, gemm: Gemm) -> Column:
     blocks: `scaling_clocks`."""
     rescales = sum(product.rescale != 0 for product in gemm.products)
     instructions = wgmma.promotions(c) + _RESCALE_INSTRUCTIONS * rescales
-    exposed = _in_turn(c, gemm) / (c.consumers * _together(c))
+    exposed = _in_turn(c, gemm) / (c.consumers * blocks_together(c))
     return instructions * wgmma.accumulators_of(c) * exposed + scaling_clocks(c, gemm)
 
 
@@ -230,7 +234,7 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
 
 
 @lru_cache(maxsize=64)
-def _class_of(gemm: Gemm) -> tuple[object, ...]:
+def class_of(gemm: Gemm) -> tuple[object, ...]:
     """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
     sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
     formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
@@ -258,11 +262,11 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
         slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (used.latency + mma) / c.stages)
         slowest = np.maximum(slowest, fragment_clocks(c))
-        together = _together(c) * np.ones(len(c), dtype=np.int64)
+        together = blocks_together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
-        whole_rows, row_bytes = not (tma_stores(gemm) and is_misaligned(gemm, "C")), c.subtile * gemm.out.bytes
-        by_warps = (not whole_rows) * (row_bytes > SWIZZLE_ATOM_BYTES) * c.m * c.n * gemm.out.bytes
+        whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
+        by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         return {
             "height": 1.0 * c.m,
             "width": 1.0 * c.n,
@@ -283,7 +287,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
 
     if at is not None:
         return c.with_columns(**found(c))
-    return c.with_facts(("clocks", *_class_of(gemm), spec), found)
+    return c.with_facts(("clocks", *class_of(gemm), spec), found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +335,16 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
+def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
+    """The share that dependent launch adds to memory's time. Blocks that start where others leave SMs idle, and the
+    rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
+    come in waves, or in clusters of four, each of which needs as many free SMs of a GPC."""
+    alone = (c.cluster_m * c.cluster_n * c.cluster_k < 4) & ((waves == 1) | (c.persistent > 0))
+    share = blocks / (c.slots * waves)
+    idle = np.where(alone & (share > 0.5), 1 - share, 0.0)
+    return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
+
+
 def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
     """Whether memory bounds a product of pieces, whatever multiplies them."""
     if gemm.pieces is None:
@@ -345,7 +359,7 @@ def _reading(
 ) -> Any:
     """The seconds of memory and the L2 where they bound a product. again_bytes: asked of the L2 beyond what memory
     moves."""
-    l2 = np.maximum(again_bytes, 0) / _L2_BYTES_PER_SECOND
+    l2 = np.maximum(again_bytes, 0) / L2_BYTES_PER_SECOND
     idle = 1 + _IDLE_SMS * np.maximum(0, 1 - blocks / (_ASKING_SMS * spec.sm_count))
     waits = (waves - 1) * _LOADED_LATENCY_SECONDS + (c.cluster_k > 1) * _MEETING_SECONDS
     return idle * np.maximum(memory, l2) + at.overlap * np.minimum(memory, l2) + waits
@@ -400,6 +414,7 @@ def timed(
     parted_bytes = m * (c.parted * (columns - 1) + cut * n) + partial_bytes(c, gemm)
     moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
+    memory = memory * (1 + _uneven(c, blocks, waves))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
@@ -413,80 +428,3 @@ def timed(
     if read:  # a block that has an SM to itself takes the deepest ring
         seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)
-
-
-def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
-    """The first of what the trees of `correction` ask about: what no size of a problem changes."""
-    return (
-        *(np.log2(c.m), np.log2(c.n), c.consumers, c.ping_pong, c.swap_ab, c.persistent, c.cluster_m, c.cluster_n),
-        *(c.stages, c.stages * (c.m + c.n), c.subtile, c.subtile_stages, gemm.dtype.bytes),
-        *(gemm.a is Order.COL, gemm.b is Order.ROW, spec.sm_count * _together(c)),
-        *((c.m / c.cluster_n + c.n / c.cluster_m) / (c.m + c.n), c.m / (c.m + c.n)),
-        *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
-        *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B"), is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
-        *(c.cluster_k, wgmma.promotions(c) > 0),
-    )
-
-
-def sized_features(
-    c: Columns,
-    gemm: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    timed: Timed,
-    seconds: Any,
-    count: int = 1,
-) -> tuple[Any, ...]:
-    """The rest of what the trees ask about. seconds: as estimated."""
-    m, n, k = sizes
-    c = with_clocks(c, gemm, spec)
-    rows, columns, blocks, waves, clocks = timed.rows, timed.columns, timed.blocks, timed.waves, timed.clocks
-    slots, clock_hz = c.slots, spec.tensor_clock_mhz * 1e6
-    element = gemm.dtype.bytes * count
-    a_bytes, b_bytes = np.maximum(m * k, 1) * element, np.maximum(n * k, 1) * element
-    memory = (a_bytes + b_bytes + m * n * gemm.out.bytes * count) / (spec.dram_gb_per_s * 1e9)
-    operands = gemm.epilogue.operands
-    return (
-        *(c.dependent_launch, c.split_k, c.raster_rows, np.log2(blocks / slots), blocks / (slots * waves)),
-        *(np.log2(waves), np.log2(np.maximum(timed.steps, 1)), np.log2(clocks), np.log2(rows), np.log2(columns)),
-        *(np.minimum(c.raster_rows, rows) / rows, rows * c.m / m, columns * c.n / n),
-        *(memory / seconds, timed.steps * clocks * waves / clock_hz / seconds, np.log2(seconds)),
-        *(np.log2(m), np.log2(n), np.log2(np.maximum(k, 1))),
-        *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
-        *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
-        *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
-        *(*_asked_of_l2(c, timed, np.asarray(n) > m, seconds), log2(rows_begin_at(gemm, "C"))),
-    )
-
-
-def _asked_of_l2(c: Columns, timed: Timed, streams_b: Any, seconds: Any) -> tuple[Any, Any]:
-    """Requests to the L2 of the longer operand, which comes from memory, and of both, as shares of what it can give.
-    Clusters ask once for what their blocks share; so do two blocks that follow each other, on the two SMs of a TPC: of
-    a tile of B where they go down the rows, else of A. streams_b: whether B is the longer one."""
-    alone = c.cluster_m * c.cluster_n * c.cluster_k * c.split_k == 1
-    down = np.minimum(c.raster_rows, timed.rows) > 1
-    a_rows = c.m / np.where(alone & ~down & (timed.columns > 1), 2, c.cluster_n)
-    b_rows = c.n / np.where(alone & down, 2, c.cluster_m)
-    share = timed.blocks * timed.steps * c.stage_bytes / (_L2_BYTES_PER_SECOND * seconds)
-    return np.where(streams_b, b_rows, a_rows) * share, (a_rows + b_rows) * share
-
-
-def ranks(
-    trees: Trees,
-    c: Columns,
-    gemm: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    timed: Timed,
-    seconds: Any,
-    count: int = 1,
-) -> Any:
-    """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
-    table that is kept."""
-
-    def found(c: Columns) -> Any:
-        return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
-
-    first = c.fact(("ranks", *_class_of(gemm), spec), found)
-    sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
-    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])

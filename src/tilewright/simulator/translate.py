@@ -274,8 +274,9 @@ class _Translator:
                 return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
             case ShuffleAdd():
                 site = self._sites.add(path, stmt, names.loops)
-                place = self._values(site, names).view(stmt.place)
-                return [ShuffleAddOp(site, self._context, place, stmt)]
+                values = self._values(site, names)
+                other = None if stmt.other is None else values.view(stmt.other)
+                return [ShuffleAddOp(site, self._context, values.view(stmt.place), stmt, other)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():

@@ -43,10 +43,10 @@ def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> Quantize
     gradients. Raises ShapeError, DTypeError and ProblemError for what cannot be quantised so.
     """
     library = library_of(weight)
-    codes = _CODES.get(bits)
+    codes = _CODES.get(bits) if isinstance(bits, int) else None
     if codes is None:
         raise ProblemError(f"bits={bits!r} is not known.", hint="weights have 4 bits (int4) or 8 (e4m3).")
-    if group != "column" and (group not in (32, 64, 128) or isinstance(group, bool)):
+    if not isinstance(group, str | int) or group not in (32, 64, 128, "column"):
         raise ProblemError(f"group={group!r} is not known.", hint="groups are 32, 64, 128 or 'column'.")
     view: View = library.view(weight)
     if view.dtype not in (F32, F16, BF16):

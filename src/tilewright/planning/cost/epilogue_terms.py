@@ -11,7 +11,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.lowering.epilogue_results import LEAST_IN_LANES, MOST_AT_ONCE, WIDE_GROUP
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.values import Applied, inside
+from tilewright.problem.values import Added, Applied, inside
 
 _APPLIED = 0.4
 """Clocks of an SM for a function of an element. Measured on an H100 with silu of one of two sums: 128 x 128 with two
@@ -23,10 +23,12 @@ where a thread has no registers for that, or reads single elements. Measured on 
 adds 62 us with two consumers of 128 x 256 and 39 with 128 x 192 in ping-pong, a residual beside sums of rows 54 with
 128 x 256, 144 with 200 x 128 and swap-AB, 246 with 128 x 176 in ping-pong; memory takes 32."""
 
-_FOLDED, _FOLDED_APART = 0.02, 0.25
-"""Clocks of an SM for an element of a fold, in groups of 64 and of 8. Measured in the same way at k = 4096: sums of
-squares of rows add 9 us with 128 x 256, 68 with 200 x 128 and swap-AB; memory takes 2 and 16. Folds of columns, which
-are in groups of 8 whatever the tile is, were not measured apart, and count like those of rows."""
+_FOLDED, _SHARED_OUT, _FOLDED_APART = 0.02, 0.05, 0.25
+"""Clocks of an SM for an element of a fold: in groups of 64; in groups of 8 where lanes share out the values of a
+chunk, as those of columns always are; and by shuffles of each value, where threads store C themselves. Measured in the
+same way at k = 4096, with 128 x 256: sums of squares of rows add 9 us, of which memory takes 2; two sums of columns with
+the largest of rows 50, of which memory takes 28, and launches behind the kernel ten. By shuffles of each value these
+took 112, and sums of squares of rows with swap-AB 68."""
 
 SLOWED = 0.3
 """The share of these clocks that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in ping-pong, a
@@ -55,15 +57,21 @@ def matrices_read(gemm: Gemm) -> int:
 
 def beside_clocks(c: Columns, gemm: Gemm) -> Column:
     """Clocks of a tile for what its epilogue reads and folds."""
-    folds, reads = sum(one.fold is not None for one in gemm.epilogue.written), matrices_read(gemm)
-    each: Column = 0.0
-    if folds:
-        each = each + folds * np.where(_folds_wide(c), _FOLDED, _FOLDED_APART)
-    if reads:
+    each: Column = sum((_fold_clocks(one, c, gemm) for one in gemm.epilogue.written if one.fold is not None), 0.0)
+    if reads := matrices_read(gemm):
         has_room = wgmma.accumulators_of(c) + _BESIDE_SUMS <= wgmma.consumer_registers(c, gemm)
         ahead = (c.swap_ab == 0) & has_room if gemm.epilogue.written else c.m > 0
         each = each + reads * np.where(ahead, _READ, _READ_BETWEEN)
     return each * c.m * c.n / c.cluster_k
+
+
+def _fold_clocks(one: Added, c: Columns, gemm: Gemm) -> Column:
+    """Clocks for an element of a fold."""
+    assert one.fold is not None
+    shared = np.where(c.subtile > 0, _SHARED_OUT, _FOLDED_APART)
+    if one.along == gemm.operand("C").contiguous and not one.fold.whole:
+        return shared
+    return np.where(_folds_wide(c), _FOLDED, shared)
 
 
 def _folds_wide(c: Columns) -> Column:

@@ -26,7 +26,7 @@ adds 62 us with two consumers of 128 x 256 and 39 with 128 x 192 in ping-pong, a
 _FOLDED, _SHARED_OUT, _FOLDED_APART = 0.02, 0.05, 0.25
 """Clocks of an SM for an element of a fold: in groups of 64; in groups of 8 where lanes share out the values of a
 chunk, as those of columns always are; and by shuffles of each value, where threads store C themselves. Measured in the
-same way at k = 4096, with 128 x 256: sums of squares of rows add 9 us, of which memory takes 2; two sums of columns with
+same way at k = 4096, 128 x 256: sums of squares of rows add 9 us, of which memory takes 2; two sums of columns with
 the largest of rows 50, of which memory takes 28, and launches behind the kernel ten. By shuffles of each value these
 took 112, and sums of squares of rows with swap-AB 68."""
 

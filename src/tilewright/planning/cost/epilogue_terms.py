@@ -30,9 +30,11 @@ same way at k = 4096, 128 x 256: sums of squares of rows add 9 us, of which memo
 the largest of rows 50, of which memory takes 28, and launches behind the kernel ten. By shuffles of each value these
 took 112, and sums of squares of rows with swap-AB 68."""
 
-SLOWED = 0.3
-"""The share of these clocks that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in ping-pong, a
-residual and sums of rows take 845 us with 128 x 176, sums of rows 752; beta * C 718 with 128 x 192, nothing 701."""
+_SLOWED = 0.3
+"""The share of the clocks of reads that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in
+ping-pong, a residual and sums of rows take 845 us with 128 x 176, sums of rows 752; beta * C 718 with 128 x 192,
+nothing 701. Of folds they lose all: two sums of columns with the largest of rows add 52 us to 128 x 176 in ping-pong,
+37 to 54 to 128 x 256 with two consumers of a tile."""
 
 _BESIDE_SUMS = 68
 """Registers of a thread beside its sums with which it reads a chunk of 2-byte elements ahead (`epilogue_ahead`)."""
@@ -55,14 +57,16 @@ def matrices_read(gemm: Gemm) -> int:
     return (gemm.beta != 0) + sum(not one.is_vector for one in gemm.epilogue.named)
 
 
-def beside_clocks(c: Columns, gemm: Gemm) -> Column:
-    """Clocks of a tile for what its epilogue reads and folds."""
-    each: Column = sum((_fold_clocks(one, c, gemm) for one in gemm.epilogue.written if one.fold is not None), 0.0)
-    if reads := matrices_read(gemm):
+def beside_clocks(c: Columns, gemm: Gemm) -> tuple[Column, Column]:
+    """Clocks of a tile for what its epilogue reads and folds; of these, what MMAs of another warpgroup lose."""
+    folds: Column = sum((_fold_clocks(one, c, gemm) for one in gemm.epilogue.written if one.fold is not None), 0.0)
+    reads: Column = 0.0
+    if count := matrices_read(gemm):
         has_room = wgmma.accumulators_of(c) + _BESIDE_SUMS <= wgmma.consumer_registers(c, gemm)
         ahead = (c.swap_ab == 0) & has_room if gemm.epilogue.written else c.m > 0
-        each = each + reads * np.where(ahead, _READ, _READ_BETWEEN)
-    return each * c.m * c.n / c.cluster_k
+        reads = count * np.where(ahead, _READ, _READ_BETWEEN)
+    elements = c.m * c.n / c.cluster_k
+    return (reads + folds) * elements, (_SLOWED * reads + folds) * elements
 
 
 def _fold_clocks(one: Added, c: Columns, gemm: Gemm) -> Column:

@@ -27,7 +27,6 @@ from tilewright.kernels.work import asked_rows, is_misaligned, rows_begin_at
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import Trees, fit_for
 from tilewright.planning.cost.epilogue_terms import (
-    SLOWED,
     beside_clocks,
     function_clocks,
     matrices_read,
@@ -387,9 +386,9 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    beside = beside_clocks(c, gemm)
+    beside, lost = beside_clocks(c, gemm)
     function = function_clocks(gemm) * c.m * c.n / c.cluster_k + beside
-    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + SLOWED * beside, function)
+    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import log
 
 import numpy as np
 
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
-from tilewright.lowering.epilogue_results import LEAST_IN_LANES, MOST_AT_ONCE, WIDE_GROUP
+from tilewright.lowering.epilogue_results import LEAST_IN_LANES, MOST_AT_ONCE, MOST_LEFT, TOGETHER, WIDE_GROUP
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.values import Added, Applied, inside
 
@@ -23,12 +25,15 @@ where a thread has no registers for that, or reads single elements. Measured on 
 adds 62 us with two consumers of 128 x 256 and 39 with 128 x 192 in ping-pong, a residual beside sums of rows 54 with
 128 x 256, 144 with 200 x 128 and swap-AB, 246 with 128 x 176 in ping-pong; memory takes 32."""
 
-_FOLDED, _SHARED_OUT, _FOLDED_APART = 0.02, 0.05, 0.25
+_FOLDED, _SHARED_OUT, _FOLDED_APART = 0.02, 0.04, 0.25
 """Clocks of an SM for an element of a fold: in groups of 64; in groups of 8 where lanes share out the values of a
 chunk, as those of columns always are; and by shuffles of each value, where threads store C themselves. Measured in the
-same way at k = 4096, 128 x 256: sums of squares of rows add 9 us, of which memory takes 2; two sums of columns with
-the largest of rows 50, of which memory takes 28, and launches behind the kernel ten. By shuffles of each value these
-took 112, and sums of squares of rows with swap-AB 68."""
+same way at k = 4096 with 128 x 256: sums of squares of rows add 9 us; two sums of columns with the largest of rows 37
+to 54, most of it behind the kernel. By shuffles of each value these took 112, and sums of squares of rows with swap-AB
+68."""
+
+_BEHIND_US = 1.0
+"""Of a launch that folds partial results, beside what it reads."""
 
 _SLOWED = 0.3
 """The share of the clocks of reads that MMAs of another warpgroup beside them lose. Of 8192 x 8192 x 4096 in
@@ -83,13 +88,19 @@ def _folds_wide(c: Columns) -> Column:
     return (c.n % WIDE_GROUP == 0) & (c.swap_ab == 0) & (c.subtile > 0)
 
 
-def partial_bytes(c: Columns, gemm: Gemm) -> Column:
-    """Of the partial results of folds, which a launch behind the kernel reads."""
+def partials(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Column, Column]:
+    """Of the partial results of folds: bytes that kernels write, and seconds of the launches that read them."""
     elements: Column = 0.0
+    seconds: Column = 0.0
     along = gemm.operand("C").contiguous
     for one in gemm.epilogue.written:
         if one.fold is None or one.fold.codes is not None or one.fold.whole:
             continue
-        wide = _folds_wide(c) & (one.along != along and gemm.size(along) > MOST_AT_ONCE)
-        elements = elements + gemm.m * gemm.n / np.where(wide, WIDE_GROUP, LEAST_IN_LANES)
-    return 2.0 * F32.bytes * elements
+        length = gemm.size("n" if one.along == "m" else "m")
+        wide = _folds_wide(c) & (one.along != along and length > MOST_AT_ONCE)
+        group = np.where(wide, WIDE_GROUP, LEAST_IN_LANES)
+        elements = elements + gemm.m * gemm.n / group
+        levels = np.ceil(np.log(np.maximum(length / group / MOST_LEFT, 1.0)) / log(TOGETHER))
+        seconds = seconds + 1e-6 * _BEHIND_US * (1 + levels)
+    read = elements * TOGETHER / (TOGETHER - 1)
+    return F32.bytes * elements, seconds + F32.bytes * read / (spec.dram_gb_per_s * 1e9)

@@ -147,19 +147,15 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
 
 
 def times_of(row: dict[str, Any]) -> tuple[dict[PlanConfig, float], float | None]:
-    """Microseconds of each plan of a row, and of the peer: in bursts, or where some were timed sustained too, the
-    geometric mean of both. Plans that were not are taken to lose as much as the others do.
-
-    >>> times_of({"plans": [], "cublas": 4.0, "sustained": {"cuBLAS": [9.0, 700, 1500]}})
-    ({}, 6.0)
-    """
+    """Microseconds of each plan of a row, and of the peer: in bursts; where some were timed sustained too, what they
+    take beside each other is the geometric mean of both."""
     burst = {PlanConfig.from_data(told): us for told, _, us in row["plans"]}
-    peer_us, held = row["cublas"], row.get("sustained", {})
-    if peer_us and "cuBLAS" in held:
-        peer_us = sqrt(peer_us * held["cuBLAS"][0])
     both = both_times(row)
-    ratio = statistics.median(us / burst[plan] for plan, us in both.items()) if both else 1.0
-    return {plan: both.get(plan, us * ratio) for plan, us in burst.items()}, peer_us
+    if not both:
+        return burst, row["cublas"]
+    loses = statistics.median(us / burst[plan] for plan, us in both.items())
+    times = {plan: both.get(plan, us * loses) / loses for plan, us in burst.items()}
+    return times, sqrt(row["cublas"] * row["sustained"]["cuBLAS"][0]) / loses
 
 
 def matters_of(own_us: float, rivals_us: Sequence[float]) -> float:
@@ -362,7 +358,7 @@ def told_trees(model: Any) -> dict[str, Any]:
     return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
-def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
+def go_further(kind: str, sweeps: Sequence[Path], remembered: Sequence[Path], only_check: bool) -> None:
     """Trees behind those of a fit, of wgmma behind those of both of its fits that sweeps have problems of: what they
     leave is alike."""
     alike = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
@@ -370,7 +366,7 @@ def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
     data: list[Measured] = []
     plain, tables, shared = [], [], []
     for one in fits:
-        of_fit = measured(one, sweeps)
+        of_fit = measured(one, sweeps) + measured(one, remembered, _REMEMBERED_WEIGHS)
         before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
         at = wgmma_terms.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
         x, y, w, group = table(of_fit, at, before)
@@ -415,7 +411,7 @@ def main() -> None:
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
     if asked.further:
-        go_further(asked.kind, asked.sweeps, asked.check)
+        go_further(asked.kind, asked.sweeps, asked.remembered, asked.check)
         return
     data = measured(asked.kind, asked.sweeps)
     data += measured(asked.kind, asked.older, _OLDER_WEIGHS) + measured(

@@ -33,6 +33,7 @@ def watched_calls(share: int, shares: int) -> Iterator[tuple[str, float]]:
     """Each call of a share, and how far its result is from that in float64, over what is allowed."""
     os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     torch = extras.require("torch", "Watching calls")
+    torch.set_num_threads(1)  # processes share the host
     torch.manual_seed(0)
     with torch.no_grad():
         for name, call, allowed in islice(_Calls(torch).each(), share, None, shares):

@@ -8,9 +8,9 @@ wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: w
 
 For wgmma first the constants of `wgmma_terms`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less, and so does a problem that is far from its peer.
---trees: the constants stay. --further: so do the
-trees, and few more learn what they leave: a fit whose sweeps are gone goes on learning; those of wgmma together with
-those of its FP8, from sweeps of both. --check: how good the choice is on problems that the fit has not seen, in five
+--trees: the constants stay. --further: so do the trees, and few more learn what they leave: a fit whose sweeps are gone
+goes on learning; those of wgmma together with those of its FP8, from sweeps of both. Where plans were timed sustained
+as well, a time is the mean of both. --check: how good the choice is on problems that the fit has not seen, in five
 parts of the problems in turn; nothing is written.
 --older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit
 (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they weigh less than what was measured.
@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import sqrt
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from named_problems import problem_named, request_of
+from winners_of_sweep import both_times
 
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
@@ -124,9 +127,9 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
         gemm, count = request.gemm, count_of(request)
         if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
             continue
-        best, ways, rivals = row["plans"][0][2], {}, [row["cublas"]] if row["cublas"] else []
-        for told, _, us in row["plans"]:
-            one = PlanConfig.from_data(told)
+        times, peer_us = times_of(row)
+        best, ways, rivals = min(times.values()), {}, [peer_us] if peer_us else []
+        for one, us in times.items():
             if one.kernel.kind == kind and us <= _OUTLIER * best:
                 way = Packing(one.packed, one.transposed, one.tile_multiples)
                 ways.setdefault(way, []).append((one.kernel, us))
@@ -138,9 +141,21 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
                 columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
                 before = 1e6 * packing_seconds(kind, columns, gemm, spec, packing, count)
                 us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
-                of_peer = row["cublas"], weighs, matters
+                of_peer = peer_us, weighs, matters
                 found.append(Measured(row["p"], spec, kind, gemm, count, packing, columns, us, *of_peer))
     return found
+
+
+def times_of(row: dict[str, Any]) -> tuple[dict[PlanConfig, float], float | None]:
+    """Microseconds of each plan of a row, and of the peer: in bursts; where some were timed sustained too, what they
+    take beside each other is the geometric mean of both."""
+    burst = {PlanConfig.from_data(told): us for told, _, us in row["plans"]}
+    both = both_times(row)
+    if not both:
+        return burst, row["cublas"]
+    loses = statistics.median(us / burst[plan] for plan, us in both.items())
+    times = {plan: both.get(plan, us * loses) / loses for plan, us in burst.items()}
+    return times, sqrt(row["cublas"] * row["sustained"]["cuBLAS"][0]) / loses
 
 
 def matters_of(own_us: float, rivals_us: Sequence[float]) -> float:
@@ -343,7 +358,7 @@ def told_trees(model: Any) -> dict[str, Any]:
     return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "trees": trees}
 
 
-def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
+def go_further(kind: str, sweeps: Sequence[Path], remembered: Sequence[Path], only_check: bool) -> None:
     """Trees behind those of a fit, of wgmma behind those of both of its fits that sweeps have problems of: what they
     leave is alike."""
     alike = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
@@ -351,7 +366,7 @@ def go_further(kind: str, sweeps: Sequence[Path], only_check: bool) -> None:
     data: list[Measured] = []
     plain, tables, shared = [], [], []
     for one in fits:
-        of_fit = measured(one, sweeps)
+        of_fit = measured(one, sweeps) + measured(one, remembered, _REMEMBERED_WEIGHS)
         before = fit_for(FAMILY[one], of_fit[0].gemm.dtype)
         at = wgmma_terms.constants(of_fit[0].gemm.dtype) if FAMILY[one] == "wgmma" else None
         x, y, w, group = table(of_fit, at, before)
@@ -396,7 +411,7 @@ def main() -> None:
         write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
         return
     if asked.further:
-        go_further(asked.kind, asked.sweeps, asked.check)
+        go_further(asked.kind, asked.sweeps, asked.remembered, asked.check)
         return
     data = measured(asked.kind, asked.sweeps)
     data += measured(asked.kind, asked.older, _OLDER_WEIGHS) + measured(

@@ -1,9 +1,11 @@
-"""Every rung in every format under compute-sanitizer: memcheck, racecheck and initcheck, each in a process of its own.
+"""Every rung in every format under compute-sanitizer: memcheck, racecheck, initcheck and synccheck, each in processes
+of its own.
 
     python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json [LADDER ...]
     python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json calls
 
-`calls`: those of the library that `sanitized_calls.py` makes, through PyTorch, in place of a ladder.
+`calls`: those of the library that `sanitized_calls.py` makes, through PyTorch, in place of a ladder, shared out to
+several processes of each tool.
 
 The problem has edges in all three dimensions, and a C that is read. What a tool finds, it prints; the record says how
 many kernels ran, how many results were wrong, and the summary of each tool.
@@ -22,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -38,7 +41,7 @@ from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.toolchain import Build, build, verify_on_gpu
 
-TOOLS = ("memcheck", "racecheck", "initcheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CALLS = "calls"
 SIZE = (131, 197, 77)
 LARGE = (1537, 3072, 200)
@@ -89,10 +92,10 @@ def _whole(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate([stored, np.zeros(ROW_BYTES // stored.itemsize, stored.dtype)])
 
 
-def run_all(ladders: list[str]) -> int:
-    """What a tool watches: every kernel or call once, its result held against float64."""
+def run_all(ladders: list[str], share: int, shares: int) -> int:
+    """What a tool watches: every kernel or call of a share once, its result held against float64."""
     gpu, cache, ran, wrong, began = open_gpu(), CubinCache(), 0, 0, time.monotonic()
-    for built in kernels(ladders):
+    for built in islice(kernels(ladders), share, None, shares):
         try:
             verdict = verify_on_gpu(built, gpu, whole_rows(make_operands(built.gemm)), cache=cache)
             problem = "" if verdict.ok else verdict.message
@@ -102,7 +105,7 @@ def run_all(ladders: list[str]) -> int:
         if problem:
             wrong += 1
             print(f"WRONG {built.name} {format_name(built.gemm)}: {problem}")
-    for name, apart in watched_calls() if CALLS in ladders else ():
+    for name, apart in watched_calls(share, shares) if CALLS in ladders else ():
         print(f"{time.monotonic() - began:.0f} s: {name}", flush=True)
         ran += 1
         if not apart <= 1:
@@ -123,28 +126,39 @@ def compile_all(ladders: list[str], arch: str) -> None:
         list(pool.map(compiled, kernels(ladders)))
 
 
-def watched(tool: str, ladders: list[str], seconds: float) -> dict[str, Any]:
-    """One tool over all kernels."""
-    asked = ["compute-sanitizer", "--tool", tool, sys.executable, __file__, "--run", *ladders]
+def watched(tool: str, ladders: list[str], seconds: float, shares: int) -> dict[str, Any]:
+    """One tool over all kernels, or no tool, in so many processes at once."""
+    with ThreadPoolExecutor(shares) as pool:
+        found = list(pool.map(lambda share: _share_watched(tool, ladders, seconds, share, shares), range(shares)))
+    summaries = sorted({one["summary"] for one in found})
+    whole: dict[str, Any] = {"tool": tool, "summary": "; ".join(summaries), "clean": all(one["clean"] for one in found)}
+    return whole | {name: sum(one.get(name, 0) for one in found) for name in ("kernels", "wrong")}
+
+
+def _share_watched(tool: str, ladders: list[str], seconds: float, share: int, shares: int) -> dict[str, Any]:
+    """One tool over a share of the kernels."""
+    under = ["compute-sanitizer", "--tool", tool] if tool else []
+    asked = [*under, sys.executable, __file__, "--run", *ladders, "--share", str(share), "--processes", str(shares)]
     try:
         running = subprocess.Popen(asked, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
     except FileNotFoundError:
-        return {"tool": tool, "summary": "compute-sanitizer was not found", "clean": False}
+        return {"summary": "compute-sanitizer was not found", "clean": False}
     with running:
         try:
             output, errors = running.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)  # with the kernels, which run in a child of the tool
-            print(f"--- {tool} came to", *running.communicate()[0].splitlines()[-2:], sep="\n")
-            return {"tool": tool, "summary": f"not finished after {seconds:.0f} s", "clean": False}
+            print(f"--- {tool} {share} came to", *running.communicate()[0].splitlines()[-2:], sep="\n", flush=True)
+            return {"summary": f"not finished after {seconds:.0f} s", "clean": False}
     lines = output.splitlines()
-    summary = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "no summary")
+    summary = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "no summary" if tool else "")
     counts = next((json.loads(line) for line in lines if line.startswith("{")), {})
-    clean = running.returncode == 0 and counts.get("wrong") == 0 and " 0 " in f"{summary.replace(':', ' ')} "
+    silent = not tool or " 0 " in f"{summary.replace(':', ' ')} "
+    clean = running.returncode == 0 and counts.get("wrong") == 0 and silent
     if not clean:
         # The first finding is the one to read: a launch that failed breaks whatever comes after it.
-        print(f"--- {tool}", *lines[:60], "...", *lines[-5:], errors[-2000:], sep="\n")
-    return {"tool": tool, "summary": summary, "clean": clean, **counts}
+        print(f"--- {tool} {share}", *lines[:60], "...", *lines[-5:], errors[-2000:], sep="\n", flush=True)
+    return {"summary": summary, "clean": clean, **counts}
 
 
 def keep(out: Path, record: dict[str, Any]) -> None:
@@ -158,18 +172,21 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join([*LADDERS, CALLS]))
     asked.add_argument("--out", type=Path, help="the record, to which runs of other ladders belong too")
+    asked.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
     asked.add_argument("--seconds", type=float, default=540.0, help="of each tool; all run at once")
+    asked.add_argument("--processes", type=int, default=1, help="of each tool, among which kernels are shared out")
     asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
+    asked.add_argument("--share", type=int, default=0, help="with --run: of which process")
     told = asked.parse_args()
     if (problem := gpu_problem()) is not None:
         asked.exit(2, f"{problem}\n")
     if told.run:
-        return run_all(told.ladders)
+        return run_all(told.ladders, told.share, told.processes)
     compile_all(told.ladders, open_gpu().arch)
-    if CALLS in told.ladders and subprocess.run([sys.executable, __file__, "--run", CALLS]).returncode:
+    if CALLS in told.ladders and not watched("", [CALLS], told.seconds, told.processes)["clean"]:
         asked.exit(1, "calls are wrong with no tool\n")
-    with ThreadPoolExecutor(len(TOOLS)) as pool:
-        found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds), TOOLS))
+    with ThreadPoolExecutor(len(told.tools)) as pool:
+        found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds, told.processes), told.tools))
     record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}
     record |= this_run()
     print(json.dumps(record, indent=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import tilewright as tw
@@ -28,13 +29,14 @@ of e4m3, over the root of three."""
 MOST_OF_CODES = 4e-2
 
 
-def watched_calls() -> Iterator[tuple[str, float]]:
-    """Each call, and how far its result is from that in float64, over what is allowed."""
+def watched_calls(share: int, shares: int) -> Iterator[tuple[str, float]]:
+    """Each call of a share, and how far its result is from that in float64, over what is allowed."""
     os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     torch = extras.require("torch", "Watching calls")
+    torch.set_num_threads(1)  # processes share the host
     torch.manual_seed(0)
     with torch.no_grad():
-        for name, call, allowed in _Calls(torch).each():
+        for name, call, allowed in islice(_Calls(torch).each(), share, None, shares):
             found, expected = call()
             apart = (_wide(found) - expected).norm() / expected.norm()
             yield name, float(apart) / allowed

@@ -89,6 +89,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
     "int64": ((drawn(), ROWS.astype(np.int64)), DTypeError, "rows are int32"),
     "a list": ((drawn(), [1]), ProblemError, "rows is a list"),
     "weights": ((drawn(), ROWS, WEIGHTS[:2]), ShapeError, "beside rows of"),
+    "a list of weights": ((drawn(), ROWS, [0.5]), ProblemError, "weights is a list"),
     "many terms": ((drawn(), np.zeros((1, 2000), np.int32)), ShapeError, "has 2000 terms, not 1 to 1024"),
     "no terms": ((drawn(), ROWS[:, :0]), ShapeError, "has 0 terms"),
     "codes": ((drawn().astype(np.uint8), ROWS), DTypeError, "codes are gathered, not added"),

@@ -223,6 +223,9 @@ def test_what_counts_cannot_be(gpu: State) -> None:
     a, b, counts = drawn(5, 16, 40), drawn(5, 40, 24), offsets(COUNTS)
     with pytest.raises(ValueError, match=r"give \(groups, capacity, k\)"):
         grouped_matmul(a[0], b, counts=counts)
+    for wrong, said in (({"a": [1.0]}, "Cannot multiply a list"), ({"b": None}, "b is a NoneType")):
+        with pytest.raises(TilewrightError, match=said):
+            grouped_matmul(**{"a": a, "b": b, "counts": counts} | wrong)
     with pytest.raises(ValueError, match="with 4 counts"):
         grouped_matmul(a, b, counts=counts[:4])
     with pytest.raises(ValueError, match="does not go with b"):

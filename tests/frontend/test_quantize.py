@@ -81,6 +81,8 @@ def test_what_cannot_be_quantised_is_refused() -> None:
         quantize(drawn(0, 4), scales="tensor")
     with pytest.raises(DTypeError, match="x holds e4m3"):
         quantize(on_gpu(np.zeros((2, 2), np.uint8)))
+    with pytest.raises(ProblemError, match=r"scales=\[1\] is not known"):
+        quantize(drawn(2, 4), scales=[1])  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="scales='column' is not known"):
         quantize(drawn(2, 2), scales="column")  # type: ignore[arg-type]
     with pytest.raises(DTypeError, match="no codes of bf16"):

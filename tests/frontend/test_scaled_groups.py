@@ -210,6 +210,17 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.parametrize("scale_a", [None, 0.5, [1.0]], ids=repr)
+def test_scales_that_are_no_arrays(scale_a: Any) -> None:
+    (a, b), rows = operands(), offsets(list(range(TOKENS)))
+    for given in ({"counts": offsets([3] * 4)}, {"offsets": offsets(ENDS), "rows": rows}, {"offsets": offsets(ENDS)}):
+        with pytest.raises(ProblemError, match=f"scale_a is a {type(scale_a).__name__}"):
+            left = a.reshape(4, 15, K) if "counts" in given else a
+            scaled_grouped_matmul(left, b, scale_a, scales(4, N), **given)
+    with pytest.raises(ShapeError, match="gathers rows of a matrix, and a has shape"):
+        scaled_grouped_matmul(a[0], b, scales(TOKENS), scales(4, N), offsets=offsets(ENDS), rows=rows)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_asked(name: str) -> None:
     change, error, said = WRONG[name]

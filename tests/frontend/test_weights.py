@@ -128,7 +128,13 @@ def test_bf16_and_groups_with_nan() -> None:
 
 def test_what_cannot_be_asked_is_refused() -> None:
     weight, a = quantize_weight(drawn(64, 24), group=32), halves(3, 64)
-    for wrong, words in (({"bits": 3}, "bits=3"), ({"group": 100}, "group=100"), ({"group": True}, "group=True")):
+    for wrong, words in (
+        ({"bits": 3}, "bits=3"),
+        ({"bits": [4]}, "bits="),
+        ({"group": [32]}, "group="),
+        ({"group": 100}, "group=100"),
+        ({"group": True}, "group=True"),
+    ):
         with pytest.raises(ProblemError, match=words):
             quantize_weight(drawn(64, 24), **wrong)
     with pytest.raises(ProblemError, match="k = 64 of a weight is not a multiple of 128"):

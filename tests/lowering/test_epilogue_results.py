@@ -12,6 +12,11 @@ from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Const
+from tilewright.ir.stmt import Alloc, ShuffleAdd
+from tilewright.ir.verify import BrokenRule, verify
+from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
@@ -250,6 +255,41 @@ def test_pairs_across_lanes_are_refused() -> None:
         gemm = gemm_of(CONFIGS[config], 64, 64, epilogue=Epilogue(function=ops.rotated_pair(ACC).value), **options)
         with pytest.raises(LoweringError, match="does not hold both columns of a pair"):
             _ = build(gemm, CONFIGS[config].schedule(gemm)).kernel
+
+
+@pytest.mark.parametrize(
+    "config, name, shuffles",
+    [
+        ("wgmma-tma", "columns", [4, 4, 4, 4, 8, 8, 16]),  # eight values of eight lanes
+        ("wgmma-tma", "rows", [1, 1, 2]),  # four sums of two, of four lanes
+        ("wgmma-swap", "rows", [4, 4, 4, 4, 8, 8, 16]),
+        ("wgmma-ping-pong-odd", "tallest", [4, 4, 4, 4, 8, 8, 16, 4, 4, 8, 16]),  # and four behind whole chunks
+    ],
+)
+def test_lanes_share_out_the_values_of_a_chunk(config: str, name: str, shuffles: list[int]) -> None:
+    """Each lane is left with one partial result; where values run out, the last shuffle is of one value. No shuffle
+    can be left out."""
+    odd = WgmmaConfig((64, 24, 64), consumers=1, stages=2, subtile=24)
+    given = CONFIGS.get(config, odd)
+    built = built_for(given, gemm_of(given, 70, 88, epilogue=epilogue_of(FOLDS[name])))
+    found = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, ShuffleAdd)]
+    assert sorted(one.mask for one in found[: len(shuffles)]) == sorted(shuffles)
+    assert [one.other is None for one in found[: len(shuffles)]].count(True) == (len(shuffles) == 11)
+    operands = make_operands(built.gemm)
+    right = simulate(built.kernel, operands).stored[name]
+    for one in {one.mask: one for one in found}.values():
+        body = rewrite(built.kernel.body, lambda stmt, one=one: () if stmt == one else None)  # type: ignore[misc]
+        wrong = simulate(replace(built.kernel, body=body), operands).stored[name]
+        assert not np.array_equal(wrong, right)
+
+
+def test_lanes_share_out_registers_of_one_buffer() -> None:
+    sums, others = (Buffer(name, Space.REGISTER, F32, (2,)) for name in ("sums", "others"))
+    shared = ShuffleAdd(Ref(sums, (ZERO,)), 4, other=Ref(sums, (Const(1),)))
+    verify((Alloc(sums), shared), names=[], after="a test")
+    for broken in (replace(shared, other=Ref(others, (ZERO,))), replace(shared, place=Ref(others, (ZERO,)))):
+        with pytest.raises(BrokenRule, match="both in one buffer"):
+            verify((Alloc(sums), Alloc(others), broken), names=[], after="a test")
 
 
 def test_swapped_operands_fold_rows_and_refuse_columns() -> None:

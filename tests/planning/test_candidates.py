@@ -20,7 +20,9 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels import spaces
+from tilewright.kernels.wgmma import WgmmaConfig, consumer_registers, registers_of
+from tilewright.kernels.wgmma_steps import function_registers
 from tilewright.planning import account, coded
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
@@ -193,6 +195,23 @@ def test_launches_of_calls(golden: Callable[[str, str], None], monkeypatch: pyte
         lines += [f"== {name}", str(found), f"{found.estimated_us:.{DIGITS}g} us, {found.scratch_bytes} bytes"]
         lines += [f"  {one.role} {one.grid} {one.estimated_us:.{DIGITS}g} us" for one in found.launches]
     golden("choices/calls.txt", "\n".join(lines) + "\n")
+
+
+def test_no_function_takes_kernels_from_later_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are kept by formats and orders: a function that leaves a thread fewer registers must not shrink them."""
+    acc, gate = Symbol(Accumulated()), Symbol(Element(Added("gate_operand", None, BF16)))
+    plain = Gemm(8192, 28672, 4096, BF16, out=BF16, b=Order.COL)
+    crowded = replace(plain, epilogue=Epilogue(function=(ops.silu(acc) * gate).value), ld_added=(28672,))
+    assert function_registers(crowded) > 0 == function_registers(plain)
+    found = []
+    for first in (plain, crowded):
+        monkeypatch.setattr(spaces, "_CORES", {})
+        assert next(iter(ranked(first, device("H200"), Alignment(16, 16, 16))))
+        found.append([config for _, config in islice(ranked(plain, device("H200"), Alignment(16, 16, 16)), 400)])
+    assert found[0] == found[1]
+    some = islice(ranked(crowded, device("H200"), Alignment(16, 16, 16)), 400)
+    kernels = [config.kernel for _, config in some if isinstance(config.kernel, WgmmaConfig)]
+    assert all(registers_of(one, crowded) <= consumer_registers(one, crowded) for one in kernels)
 
 
 def test_kernels_that_hold_no_pairs_or_columns_are_no_candidates() -> None:

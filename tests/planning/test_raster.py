@@ -143,3 +143,9 @@ def test_gated_products_visit_strips_of_both_products() -> None:
     two = replace(PING_PONG, tile=(128, 96, 64), accumulators=2)
     wide = problem(8192, 2 * 14336, 4096)
     assert rows_together(two, gemm, H200) == rows_together(PING_PONG, wide, H200) == 8
+    first = {}
+    for cluster in ((1, 1), (1, 2), (2, 1)):
+        kernel = visited(PlanConfig(replace(two, cluster=cluster)), gemm, H200).kernel
+        assert isinstance(kernel, WgmmaConfig)
+        first[cluster] = kernel.evict_first
+    assert first == {(1, 1): "B", (1, 2): "", (2, 1): ""}

@@ -122,6 +122,22 @@ def _from_below(op: Op, ptx: str, does: str) -> str:
     )
 
 
+SHARES = {Op.ADD: "add_shared_out", Op.MAX: "larger_shared_out"}
+"""The function by which two lanes of a warp take care of one of two registers each."""
+
+
+def _shared_out(op: Op, combined: str) -> str:
+    return (
+        f"// Of this lane and the one that differs by `mask`: `place` of both, or `other` where it has that bit.\n"
+        f"__device__ __forceinline__ void {SHARES[op]}(float& place, float other, int mask) {{\n"
+        "    const bool upper = threadIdx.x & mask;\n"
+        "    const float own = upper ? other : place;\n"
+        "    const float its = __shfl_xor_sync(0xffffffffu, upper ? place : other, mask);\n"
+        f"    place = {combined};\n"
+        "}"
+    )
+
+
 _UNIFORM = f"""\
 // The number in [0, 1) of an element in column first + element, by Philox4x32-10; neighbours share its four words.
 __device__ __forceinline__ float uniform(float seed, float offset, int row, int first, int element) {{
@@ -194,6 +210,8 @@ _SNIPPETS = (
     _UNIFORM,
     _from_below(Op.ADD, "add.s32", "Adds"),
     _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
+    _shared_out(Op.ADD, "own + its"),
+    _shared_out(Op.MAX, "fmaxf(own, its)"),
     f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
     *(_function(name, *parts) for name, parts in _FUNCTIONS.items()),
     *format_prelude(),

@@ -16,7 +16,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import COMBINES_UP, STORE_WHERE, copy_async, load_streaming
+from tilewright.codegen.prelude import COMBINES_UP, SHARES, STORE_WHERE, copy_async, load_streaming
 from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreAsync, StoreMatrices
@@ -182,6 +182,10 @@ class BodyPrinter:
                 place = self._expr.place(stmt.place)
                 if stmt.up:
                     yield Line(depth, f"{self._expr.call(COMBINES_UP[stmt.op], place, str(stmt.mask))};")
+                    return
+                if stmt.other is not None:
+                    both = place, self._expr.place(stmt.other), str(stmt.mask)
+                    yield Line(depth, f"{self._expr.call(SHARES[stmt.op], *both)};")
                     return
                 other = f"__shfl_xor_sync(0xffffffffu, {place}, {stmt.mask})"
                 combined = f"{place} += {other}" if stmt.op is Op.ADD else f"{place} = fmaxf({place}, {other})"

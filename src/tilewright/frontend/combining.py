@@ -95,12 +95,12 @@ def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: List
     key = key_of(library, given)
     known = _KNOWN.get(key)
     if known is None:
-        for name, array in (("rows", rows), ("weights", weights)):
-            if array is not None:
-                check_rows(x, rows, weights, listed)
-                refuse_other_library(library, name, array)
-                refuse_elsewhere(x, array, name)
+        if weights is not None:
+            refuse_other_library(library, "weights", weights)
+            refuse_elsewhere(x, weights, "weights")
         count, terms = check_rows(x, rows, weights, listed)
+        refuse_other_library(library, "rows", rows)
+        refuse_elsewhere(x, rows, "rows")
         copied = _read_well(library, x, rows, weights)
         if copied is not None:
             return compute_combined(library, *copied, listed)

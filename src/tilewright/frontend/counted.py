@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import ProblemError
+from tilewright.frontend.compute import refuse_other_library
+from tilewright.frontend.libraries import library_of
 from tilewright.frontend.ragged import Room, check_offsets
 from tilewright.frontend.shapes import ShapeError
 
@@ -16,6 +18,7 @@ def with_counts(
 ) -> Any:
     """The result of a call, of shape (groups, capacity, n). multiply: of all rows, one below the other, and their room.
     Raises ShapeError, DTypeError and ProblemError for what cannot be asked."""
+    refuse_other_library(library_of(a), "b", b)
     check_offsets(counts, "counts")
     shape_a, shape_b = tuple(a.shape), tuple(b.shape)
     if len(shape_a) != 3 or len(shape_b) != 3 or not shape_a[0] == shape_b[0] == counts.shape[0]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.errors import ProblemError
 from tilewright.frontend.calls import is_compiling, with_function
+from tilewright.frontend.compute import refuse_other_library
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import TorchArrays, library_of
 from tilewright.frontend.quantizing import Scales, checked_words, compute_quantized
@@ -121,6 +122,8 @@ def scaled_grouped_matmul(
             "scaled_grouped_matmul takes offsets or counts.", hint="give one of them: (groups,), int32, on the GPU."
         )
     words = (out_dtype, fast_accumulation)
+    if counts is not None or rows is not None:
+        refuse_other_library(library_of(a), "scale_a", scale_a)
     if counts is not None:
         if rows is not None:
             raise ProblemError("scaled_grouped_matmul with counts gathers no rows.")
@@ -160,6 +163,8 @@ def _flat_scale(a: Any, scale: Any) -> Any:
 def _gathered_scale(a: Any, scale: Any, rows: Any) -> Any:
     """The scales of gathered rows. Raises ShapeError where a has other rows."""
     shape = tuple(scale.shape)
+    if len(a.shape) != 2:
+        raise ShapeError(f"scaled_grouped_matmul gathers rows of a matrix, and a has shape {tuple(a.shape)}.")
     if all(extent == 1 for extent in shape):
         return scale
     if len(shape) not in (1, 2) or shape[0] != a.shape[0]:

@@ -26,7 +26,7 @@ _FORMATS: dict[str, DType] = {"e4m3": E4M3, "float8_e4m3fn": E4M3, "e5m2": E5M2,
 
 def checked_words(scales: Any, dtype: Any) -> tuple[Groups, DType]:
     """What shares a scale, and the format of the codes. Raises ProblemError and DTypeError for others."""
-    if scales not in _GROUPS:
+    if not isinstance(scales, str) or scales not in _GROUPS:
         raise ProblemError(
             f"scales={scales!r} is not known.", hint=f"scales are {', '.join(map(repr, get_args(Scales)))}."
         )

@@ -43,10 +43,10 @@ def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> Quantize
     gradients. Raises ShapeError, DTypeError and ProblemError for what cannot be quantised so.
     """
     library = library_of(weight)
-    codes = _CODES.get(bits)
+    codes = _CODES.get(bits) if isinstance(bits, int) else None
     if codes is None:
         raise ProblemError(f"bits={bits!r} is not known.", hint="weights have 4 bits (int4) or 8 (e4m3).")
-    if group != "column" and (group not in (32, 64, 128) or isinstance(group, bool)):
+    if not isinstance(group, (str, int)) or group not in (32, 64, 128, "column"):
         raise ProblemError(f"group={group!r} is not known.", hint="groups are 32, 64, 128 or 'column'.")
     view: View = library.view(weight)
     if view.dtype not in (F32, F16, BF16):
@@ -56,7 +56,7 @@ def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> Quantize
             f"quantize_weight: a weight of shape {view.shape} is not a matrix.", hint="give one of (k, n)."
         )
     k, n = view.shape
-    kind = CodedWeight(n, k, codes, 0 if group == "column" else group)
+    kind = CodedWeight(n, k, codes, 0 if isinstance(group, str) else group)
     device_of(library, view)
     return QuantizedWeight(library, weight, view, kind)
 

@@ -15,7 +15,7 @@
            | Barrier()                          all threads of the block meet
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together
-           | ShuffleAdd(place, mask)            a register of another lane added, by all lanes of a warp
+           | ShuffleAdd(place, mask, other)     a register of another lane added, by all lanes of a warp; or one of two
     Expr   = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply     Load reads a register, never memory
            | RandomNumber(seed, offset, place)   uniform in [0, 1), the same for the same place
     Ref    = Buffer[index, ...]

@@ -251,12 +251,15 @@ class ShuffleAdd(Originated):
 
     mask: a power of two below 32. Both lanes of a pair take the same two numbers, so they get the same bits. op: ADD or
     MAX. up: of the lane `mask` below (shfl.sync.up) where there is one, of int: five make the sum up to each lane.
+    other: a register of the sums of which the lanes with the bit of `mask` take care instead: they get `other` of both
+    lanes into `place`, those without it `place` of both.
     """
 
     place: Ref
     mask: int
     op: Op = Op.ADD
     up: bool = False
+    other: Ref | None = None
 
 
 Stmt = Union[  # noqa: UP007

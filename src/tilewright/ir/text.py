@@ -190,7 +190,8 @@ def stmt_text(stmt: statements.Stmt) -> str:
             return f"{expr.place(stmt.dst)} <- 8 codes of {stmt.codes} {expr.place(stmt.src)}"
         case statements.ShuffleAdd():
             how = "+=" if stmt.op is Op.ADD else "max="
-            return f"{expr.place(stmt.place)} {how} that of lane {'-' if stmt.up else '^'} {stmt.mask}"
+            shared = "" if stmt.other is None else f", or {expr.place(stmt.other)} of both where the lane has that bit"
+            return f"{expr.place(stmt.place)} {how} that of lane {'-' if stmt.up else '^'} {stmt.mask}{shared}"
         case statements.QuadTranspose():
             return f"{expr.place(stmt.place)} transposed: 4 words of 4 lanes"
         case _:

@@ -243,6 +243,8 @@ def _check_collective(stmt: Stmt, scope: _Scope, after: str) -> None:
             exchanged = I32 if stmt.up else F32
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype is not exchanged:
                 _fail(after, stmt, f"lanes exchange registers of {exchanged}")
+            if stmt.other is not None and (stmt.up or stmt.other.buffer != stmt.place.buffer):
+                _fail(after, stmt, "two lanes that share two sums have both in one buffer")
             if stmt.mask not in SHUFFLE_MASKS:
                 _fail(after, stmt, f"no lane of a warp is {stmt.mask} apart by one bit")
             if stmt.op not in (Op.ADD, Op.MAX):

@@ -128,7 +128,7 @@ _PARTS: Mapping[type, _Parts] = {
     statements.MultiplyTiles: _Parts(("d", "a", "b"), ("d",), ("a", "b")),
     statements.RoundPair: _Parts(("first", "second"), ("first", "second")),
     statements.QuadTranspose: _Parts(("place",), ("place",)),
-    statements.ShuffleAdd: _Parts(("place",), ("place",)),
+    statements.ShuffleAdd: _Parts(("place", "other"), ("place",), ("other",)),
     async_stmt.StoreMatrices: _DST_SRC,
     async_stmt.Wgmma: _Parts(("d", "a", "b", "fresh"), ("d",), ("a", "b")),
     async_stmt.WgmmaWait: _Parts(("sums",)),
@@ -268,7 +268,7 @@ def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
 
 
 def _places(stmt: Stmt, names: tuple[str, ...]) -> tuple[Ref, ...]:
-    parts = [getattr(stmt, name) for name in names]
+    parts = [part for name in names if (part := getattr(stmt, name)) is not None]
     return tuple(part.place if isinstance(part, SharedMatrix) else part for part in parts)
 
 

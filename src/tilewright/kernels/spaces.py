@@ -90,7 +90,8 @@ def wgmma_core(gemm: Gemm) -> Columns:
     found = _CORES.get(key)
     if found is not None:
         return found
-    gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
+    # Laws of scales of blocks are asked of kernels that promote, those of an epilogue when it is there (`ranking`).
+    gemm = replace(gemm, block_scales=None, epilogue=PLAIN, ld_added=(), numbers=(), beta=0.0)
     orders = [(gemm.a, gemm.b)]
     if not reads_orders(gemm):  # packing transposes what is not along k, or leaves what is read through registers
         orders = [(Order.ROW, Order.COL)]

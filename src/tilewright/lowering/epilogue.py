@@ -178,10 +178,10 @@ class Epilogue:
         totals: Callable[[Expr], tuple[Expr, ...]],
         addend: Expr | None,
         read: Leaves,
-        register: Expr | None = None,
+        own: Own | None = None,
     ) -> Body:
         """The stores of what is written beside `width` neighbours of C from `place` on. addend, read: of the running
-        element. register: as of `ResultStore.store`."""
+        element. own: as of `ResultStore.store`."""
         body: Body = ()
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         for output in self.plan.outputs[1:]:
@@ -189,7 +189,7 @@ class Epilogue:
             assign: Body = (self._assign(Ref(value, (element,)), totals(element), addend, read, output),)
             if width > 1:
                 assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-            store = ResultStore(self.program, self.exact).store(output, place, value, register)
+            store = ResultStore(self.program, self.exact).store(output, place, value, own)
             body = (*body, Alloc(value), *assign, *store)
         return body
 
@@ -269,7 +269,7 @@ class Epilogue:
         here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
         assign: Body = (self._assign(here, totals(element), addend, read(element)),)
         assign = (For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign
-        return (*load, *assign, *self._beside(place, width, totals, addend, read(element), own.register))
+        return (*load, *assign, *self._beside(place, width, totals, addend, read(element), own))
 
     def _store_vector(
         self, place: Ref, width: int, sums_at: Callable[[Expr], tuple[Expr, ...]], *, reads_addend: bool | None = None

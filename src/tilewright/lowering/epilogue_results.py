@@ -6,15 +6,18 @@ by two, then those of the lanes that hold the rest of the group, by shuffles. So
 
     ((0 1) (2 3)) ((4 5) (6 7))
 
-whatever the tile is. Values behind the edge of C are left out. Eight such groups are folded in ascending order next
-(`planning/folding`); a warpgroup that holds whole rows of 64 columns does that itself, a number of each row in a
-register meanwhile, and writes an eighth of the partial results. The largest of all has no order: where a warpgroup
+whatever the tile is. The values of a chunk wait for each other, and lanes share them out: of two lanes one folds half
+of the values of both, the other the other half, so that eight values of eight lanes take seven shuffles, and each lane
+is left with one partial result. Values behind the edge of C are left out. Eight such groups are folded in ascending
+order next (`planning/folding`); a warpgroup that holds whole rows of 64 columns does that itself, a number of each row
+in a register meanwhile, and writes an eighth of the partial results. The largest of all has no order: where a warpgroup
 stores its part of a tile, each of its threads keeps the largest that it has seen of a tile in a register, and a warp
 writes one partial result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -29,7 +32,7 @@ from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
 from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, tile_digits
 from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
-from tilewright.lowering.epilogue_scales import check_scales
+from tilewright.lowering.epilogue_scales import Own, check_scales
 from tilewright.lowering.kernel_parts import ELEMENT, beside
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Dim, Operand
@@ -59,16 +62,16 @@ class ResultStore:
     program: Program
     exact: frozenset[str]
 
-    def store(self, output: Output, place: Ref, value: Buffer, register: Expr | None) -> Body:
-        """The values of one output, which belong to neighbours of C from `place` on, to memory. register: the number of
-        the first one's in its fragment, where a warpgroup stores its part of a tile."""
+    def store(self, output: Output, place: Ref, value: Buffer, own: Own | None) -> Body:
+        """The values of one output, which belong to neighbours of C from `place` on, to memory. own: of the first one,
+        where a warpgroup stores its part of a tile."""
         operand = self.program.gemm.operand(output.operand)
         if operand.fold is None:
             target = beside(self.program, place, output.operand)
             return (Move(target, Ref(value, (ZERO,)), value.elements, origin="C"),)
         if operand.fold.of_tiles != (1, 1):
             return self._kept(operand, place, value)
-        return self._partial(operand, place, value, register)
+        return self._partial(operand, place, value, own)
 
     # -- the largest of a tile --------------------------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class ResultStore:
         dim = self.program.gemm.operand("C").strided
         return tuple(axis for axis in self.program.sum_axes if axis.dim == dim)
 
-    def _partial(self, operand: Operand, place: Ref, value: Buffer, register: Expr | None) -> Body:
+    def _partial(self, operand: Operand, place: Ref, value: Buffer, own: Own | None) -> Body:
         """Partial results of the groups that neighbours of C belong to."""
         gemm, fold = self.program.gemm, operand.fold
         assert fold is not None
@@ -165,19 +168,23 @@ class ResultStore:
             raise LoweringError(
                 f"{operand.name} is folded in groups of {fold.group} along {along}, and this kernel's are of {group}."
             )
-        op = Op.ADD if fold.operation is Operation.PLUS else Op.MAX
+        op = _combining(fold)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         body = self._over(width, self._masked(value, element, place, along, is_row, op))
         if is_row:
             body = (*body, *_folded(value, op))
             width, element = 1, ZERO
         here = Ref(value, (element,))
-        masks = () if lanes is None else tuple(lanes.step * power for power in powers_of_two(lanes.extent))
+        if own is not None and own.in_chunk is not None and not wide:
+            (number, held), each = own.in_chunk, value.elements if is_row else 1
+            kept = Ref(self._of_chunk(operand, held // each), (number // each + element,))
+            return (*body, *self._over(width, (Assign(kept, Load(value, (element,)), origin="C"),)))
+        masks = _masks_of(lanes)
         shuffles = tuple(ShuffleAdd(here, mask, origin="C", op=op) for mask in masks)
         first = None if lanes is None else binary(Op.EQ, lane_of(self.program) // lanes.step % lanes.extent, 0)
         if wide:
-            assert register is not None
-            return (*body, *shuffles, *self._into_row(operand, place, here, register, op, first))
+            assert own is not None
+            return (*body, *shuffles, *self._into_row(operand, place, here, own.register, op, first))
         store = self._stored(operand, place, group, here, ZERO if is_row else element, first)
         return (*body, *self._over(width, (*shuffles, store)))
 
@@ -189,11 +196,69 @@ class ResultStore:
         found = Load(value.buffer, value.index)
         begin = Assign(row, found, origin="C")
         add = Assign(row, Binary(op, Load(row.buffer, row.index), found), origin="C")
-        store = self._stored(operand, place, operand.fold.group, row, ZERO, first)
+        group = operand.fold.group
+        store = self._stored(operand, self._of_group(place, operand.strided, group), group, row, ZERO, first)
         return (
             If(binary(Op.EQ, number, 0), (begin,), (add,)),
             If(binary(Op.EQ, number, TOGETHER - 1), (store,)),
         )
+
+    # -- the values of a chunk --------------------------------------------------------------------------------------
+
+    @property
+    def _of_lanes(self) -> tuple[Operand, ...]:
+        """Folds of which lanes share out the values of a chunk."""
+        operands = (self.program.gemm.operand(added.name) for added in self.program.gemm.epilogue.written)
+        folds = ((one, one.fold) for one in operands if one not in self._folded_in_registers)
+        return tuple(one for one, fold in folds if fold is not None and fold.codes is None and fold.of_tiles == (1, 1))
+
+    def _of_chunk(self, operand: Operand, count: int) -> Buffer:
+        """What a thread has folded by itself of a chunk."""
+        return Buffer(f"{operand.name}_of_chunk", Space.REGISTER, F32, (count,))
+
+    def begin_chunk(self, held: int) -> Body:
+        """Before the values of a chunk are made, of which a thread holds so many."""
+        return tuple(Alloc(self._of_chunk(one, held // self._folded_by_threads(one))) for one in self._of_lanes)
+
+    def _folded_by_threads(self, operand: Operand) -> int:
+        """Neighbours that a thread holds side by side, and folds by itself."""
+        fragment = fragment_of(self.program, "C")
+        assert fragment is not None
+        c = self.program.gemm.operand("C")
+        is_row, transposed = operand.strided == c.contiguous, self.program.instruction_axes[0].dim == c.contiguous
+        return fragment.neighbours(1) if is_row and not transposed else 1
+
+    def end_chunk(self, held: int, place: Callable[[Expr], Ref]) -> Body:
+        """Behind them: they are folded, and what is left stored. place(number): of one of them in C."""
+        return tuple(stmt for one in self._of_lanes for stmt in self._shared_out(one, held, place))
+
+    def _shared_out(self, operand: Operand, held: int, place: Callable[[Expr], Ref]) -> Body:
+        assert operand.fold is not None
+        each = self._folded_by_threads(operand)
+        count = held // each
+        values, lane = self._of_chunk(operand, count), lane_of(self.program)
+        group, lanes = group_of(self.program, operand.strided, each)
+        op = _combining(operand.fold)
+        body, first = list[ShuffleAdd](), list[Expr]()
+        own: Expr = ZERO
+        for mask in _masks_of(lanes):
+            bit = lane // mask % 2
+            if count == 1:
+                body.append(ShuffleAdd(Ref(values, (ZERO,)), mask, origin="C", op=op))
+                first.append(binary(Op.EQ, bit, 0))
+                continue
+            count //= 2
+            own = own + bit * count
+            kept, others = ([Ref(values, (Const(at + first),)) for at in range(count)] for first in (0, count))
+            body += [
+                ShuffleAdd(one, mask, origin="C", op=op, other=other) for one, other in zip(kept, others, strict=True)
+            ]
+        stores = []
+        for at in range(count):
+            begin = self._of_group(place((own + at) * each), operand.strided, group)
+            here, last = Ref(values, (Const(at),)), both(*first) if first else None
+            stores.append(self._stored(operand, begin, group, here, ZERO, last))
+        return (*body, *stores)
 
     @staticmethod
     def _over(width: int, body: Body) -> Body:
@@ -208,6 +273,12 @@ class ResultStore:
         held = Load(value, (element,))
         inside = binary(Op.LT, index, end_of(self.program, along))
         return (Assign(Ref(value, (element,)), Select(inside, held, nothing), origin="C"),)
+
+    def _of_group(self, place: Ref, along: Dim, group: int) -> Ref:
+        """Where the group of an element begins."""
+        at = self.program.gemm.operand("C").dims.index(along)
+        begin = place.index[at] // group * group
+        return Ref(place.buffer, (*place.index[:at], begin, *place.index[at + 1 :]))
 
     def _index(self, place: Ref, dim: Dim) -> Expr:
         return place.index[self.program.gemm.operand("C").dims.index(dim)]
@@ -226,12 +297,20 @@ class ResultStore:
 
     def _edges(self, operand: Operand, place: Ref, at: Expr) -> list[tuple[Dim, Expr]]:
         """The indices that may lie behind the edge of C: of the element, and of the first of its group."""
-        first = self._index(place, operand.strided)
-        if operand in self._folded_in_registers:
-            assert operand.fold is not None
-            first = first // operand.fold.group * operand.fold.group
-        found: list[tuple[Dim, Expr]] = [(operand.contiguous, at), (operand.strided, first)]
+        found: list[tuple[Dim, Expr]] = [
+            (operand.contiguous, at),
+            (operand.strided, self._index(place, operand.strided)),
+        ]
         return [(dim, index) for dim, index in found if dim not in self.exact]
+
+
+def _combining(fold: Fold) -> Op:
+    return Op.ADD if fold.operation is Operation.PLUS else Op.MAX
+
+
+def _masks_of(lanes: FragmentDigit | None) -> tuple[int, ...]:
+    """The bits in which the lanes that hold a group differ."""
+    return () if lanes is None else tuple(lanes.step * power for power in powers_of_two(lanes.extent))
 
 
 def _largest_of(operand: Operand) -> Ref:

@@ -42,11 +42,13 @@ ByBeta = Callable[[Callable[[bool], Body]], Body]
 
 class Own(NamedTuple):
     """What of a fragment a thread finishes: the digits of the fragment, but for those of loops, one of its registers
-    there, and what was loaded ahead for it (`epilogue_ahead`)."""
+    there, what was loaded ahead for it (`epilogue_ahead`), and the register's number in a chunk whose results are
+    folded together, and how many that has; None: they are not."""
 
     digits: Mapping[str, Expr]
     register: Expr
     loaded: Mapping[AddedName, Expr] = MappingProxyType({})
+    in_chunk: tuple[Expr, int] | None = None
 
 
 Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int, Own], Body]

@@ -66,10 +66,14 @@ class SubtileStore(SubtileGeometry):
         if self._scales is not None:
             found = self._scales.found(by_beta, finished)
             by_beta = lambda way: way(False)  # noqa: E731  (values have what they take of the addend)
-        results = ResultStore(self.program, self.exact)
+        results = self._results
         stored = (s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
         lane = LANE if self.ping_pong > 1 else self.group * GROUP_LANES + LANE
         return (*results.begin(), *found, *stored, *results.end(lane))
+
+    @cached_property
+    def _results(self) -> ResultStore:
+        return ResultStore(self.program, self.exact)
 
     @cached_property
     def _scales(self) -> BlockScales | None:
@@ -192,45 +196,61 @@ class SubtileStore(SubtileGeometry):
         self, subtile: Subtile, chunk: Expr, columns: int, finished: Finished, reads: bool, ahead: Ahead = NONE_AHEAD
     ) -> Body:
         """16 or 8 columns of the rows of a warp: finished, and put into the stage."""
-        digits, first = self._held(subtile, chunk)
+        held, made = self._held(subtile, chunk), columns // 2
         if self.plan.rearrangement is Rearrangement.STMATRIX:
-            held = columns // 2
-            return (
-                *self._finish(digits, first, held, finished, reads, ahead),
-                *self._put_matrices(subtile, chunk, columns, Ref(self._value(held), (ZERO,))),
+            body: Body = (
+                *self._finish(held, (ZERO, made), made, finished, reads, ahead),
+                *self._put_matrices(subtile, chunk, columns, Ref(self._value(made), (ZERO,))),
             )
-        together = 1 if self.transposed else self.fragment.neighbours(1)
-        pair = _PAIR * together
-        put = self._put_elements(subtile, chunk, pair, together)
+        else:
+            together = 1 if self.transposed else self.fragment.neighbours(1)
+            pair = _PAIR * together
+            put = self._put_elements(subtile, chunk, pair, together)
+            if self._scales is not None:
+                finished = self._scales.coded(subtile, chunk, held[1] + pair)
+            one = (*self._finish(held, (pair, made), together, finished, reads, ahead), *put)
+            body = (For(_PAIR.name, Const(made // together), one, unroll=True),)
         if self._scales is not None:
-            finished = self._scales.coded(subtile, chunk, first + pair)
-        own = lambda number, width: ahead(pair + number, width)  # noqa: E731
-        body = (*self._finish(digits, first + pair, together, finished, reads, own), *put)
-        return (For(_PAIR.name, Const(columns // 2 // together), body, unroll=True),)
+            return body
+        place = lambda number: self._in_c(held[0], held[1] + number)  # noqa: E731
+        return (*self._results.begin_chunk(made), *body, *self._results.end_chunk(made, place))
 
     def _value(self, width: int) -> Buffer:
         return value_buffer("C", self.tile.dtype, width)
 
-    def _finish(
-        self, digits: dict[str, Expr], first: Expr, count: int, finished: Finished, reads: bool, ahead: Ahead
-    ) -> Body:
-        """So many registers of a fragment, finished."""
-        program, sums, value = self.program, self.sums, self._value(count)
+    def _in_c(self, digits: dict[str, Expr], register: Expr) -> Ref:
+        """The element of C that a register of a fragment holds."""
         rows, columns = self.instruction_axes
+        row, column = self.fragment.element(LANE, register)
+        spot = {**digits, rows.name: row, columns.name: column}
+        place = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
+        return global_place(self.program, "C", place[0], place[1])
+
+    def _finish(
+        self,
+        held: tuple[dict[str, Expr], Expr],
+        part: tuple[Expr, int],
+        count: int,
+        finished: Finished,
+        reads: bool,
+        ahead: Ahead,
+    ) -> Body:
+        """So many registers of a chunk, finished. held: as of `_held`. part: the number of the first in the chunk, and
+        how many that has."""
+        program, sums, value = self.program, self.sums, self._value(count)
+        digits, first = held
         # Operands are read, and what lies beside C is written, in pairs; else a loop over elements is the shorter text.
         beside = self.plan.outputs[0].reads or self.plan.outputs[1:] or program.gemm.epilogue.has_pairs
         width = self.fragment.neighbours(1) if beside and not self.transposed else 1
         number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
-        row, column = self.fragment.element(LANE, first + number)
-        spot = {**digits, rows.name: row, columns.name: column}
-        place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
-        source = global_place(program, "C", place[0], place[1])
+        in_chunk = part[0] + number
+        register = first + in_chunk
 
         def totals(element: Expr) -> tuple[Expr, ...]:
-            return sums.results({**digits, FRAGMENT: first + number + element})
+            return sums.results({**digits, FRAGMENT: register + element})
 
-        own = Own(digits, first + number, ahead(number, width))
-        body = finished(Ref(value, (number,)), source, totals, reads, width, own)
+        own = Own(digits, register, ahead(in_chunk, width), (in_chunk, part[1]))
+        body = finished(Ref(value, (number,)), self._in_c(digits, register), totals, reads, width, own)
         if count > width:
             body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
         return (Alloc(value), *body)

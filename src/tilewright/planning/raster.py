@@ -59,9 +59,12 @@ def first_out(c: Any, first: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     """What leaves the L2 first of kernels, or of one, that visit so many rows of tiles together. first: what does
     anyway. H200, bf16, k = 4096, pairs of kernels in bursts and sustained: ten with a tile for all consumers take 0.992
     and 0.987 of the time, eight in ping-pong 1.002 and 0.989; two at 5120 1.000 and 0.982; at 2560, where both operands
-    stay anyway, 1.004 and 1.007; at 6144, where a strip has 25 MB, 1.01 to 1.02 in bursts."""
+    stay anyway, 1.004 and 1.007; at 6144, where a strip has 25 MB, 1.01 to 1.02 in bursts. Where two products of one A
+    are computed at once, so that blocks stream two matrices, k = 4096: four without clusters 0.992 to 0.994, fifteen in
+    clusters 1.003 to 1.028."""
     plain, streamed = _asked_bytes(c, c.raster_rows, gemm, spec)
     streams = (c.raster_rows > 1) & (streamed <= _WORTH * plain) & ((first == "") | (first == "C"))
+    streams &= (c.accumulators == 1) | (c.cluster_m * c.cluster_n == 1)
     return np.where(streams, np.char.add("B", first), first)
 
 

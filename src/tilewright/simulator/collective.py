@@ -87,7 +87,8 @@ _COMBINES = {(Op.ADD, F32): "FADD", (Op.MAX, F32): "FMNMX", (Op.ADD, I32): "IADD
 
 def shuffle_opcodes(stmt: ShuffleAdd) -> Mapping[str, int]:
     """What adds the register of another lane."""
-    return {"SHFL": 1, _COMBINES[stmt.op, stmt.place.buffer.dtype]: 1}
+    chosen = {} if stmt.other is None else {"SEL": 2}
+    return {"SHFL": 1, _COMBINES[stmt.op, stmt.place.buffer.dtype]: 1, **chosen}
 
 
 def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
@@ -225,17 +226,23 @@ class QuadTransposeOp:
 
 @dataclass(slots=True)
 class ShuffleAddOp:
-    """Each lane adds what another holds, or takes the larger: whose number differs in one bit, or the one below."""
+    """Each lane adds what another holds, or takes the larger: whose number differs in one bit, or the one below. other:
+    what lanes with that bit take care of."""
 
     site: Site
     context: Context
     place: RegisterView
     stmt: ShuffleAdd
+    other: RegisterView | None = None
 
     def __call__(self, convoy: Convoy) -> None:
         check_whole_warps(self.site, self.context, convoy)
         held, lanes, apart = self.place.read(convoy), np.arange(convoy.warps.lanes), self.stmt.mask
-        other = held[lanes - apart if self.stmt.up else lanes ^ apart]
+        its = lanes - apart if self.stmt.up else lanes ^ apart
+        other = held[its]
+        if self.other is not None:
+            shared, upper = self.other.read(convoy), lanes & apart > 0
+            held, other = np.where(upper, shared, held), np.where(upper, shared[its], other)
         total = self.context.arithmetic.binary(self.stmt.op, held, other, self.stmt.place.buffer.dtype)
         if self.stmt.up:
             total = np.where(lanes % WARP_THREADS < apart, held, total)

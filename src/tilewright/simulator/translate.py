@@ -289,7 +289,8 @@ class _Translator:
                 size = stmt.place.buffer.dtype.bytes
                 return [QuadTransposeOp(*here, values.run(stmt.place, QUAD_LANES * WORD_BYTES // size), size)]
             case ShuffleAdd():
-                return [ShuffleAddOp(*here, values.view(stmt.place), stmt)]
+                other = None if stmt.other is None else values.view(stmt.other)
+                return [ShuffleAddOp(*here, values.view(stmt.place), stmt, other)]
             case MultiplyTiles():
                 return [self._multiply(stmt, values)]
             case _:

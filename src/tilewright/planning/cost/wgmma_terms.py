@@ -26,11 +26,10 @@ from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import (
-    SLOWED,
     beside_clocks,
     function_clocks,
     matrices_read,
-    partial_bytes,
+    partials,
 )
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName
@@ -401,9 +400,9 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    beside = beside_clocks(c, gemm)
+    beside, lost = beside_clocks(c, gemm)
     function = function_clocks(gemm) * c.m * c.n / c.cluster_k + beside
-    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + SLOWED * beside, function)
+    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
     busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:
@@ -411,7 +410,8 @@ def timed(
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     cut = c.cut * (c.split_k == 1) * (_LARGE_CUT if count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes else 1.0)
-    parted_bytes = m * (c.parted * (columns - 1) + cut * n) + partial_bytes(c, gemm)
+    written_bytes, behind = partials(c, gemm, spec)
+    parted_bytes = m * (c.parted * (columns - 1) + cut * n) + written_bytes
     moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     memory = memory * (1 + _uneven(c, blocks, waves))
@@ -424,7 +424,7 @@ def timed(
     launch = at.launch + at.persistent * persistent + at.split * split
     launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
     overlap = _READ_OVERLAP if read else at.overlap
-    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory)
+    seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory) + behind
     if read:  # a block that has an SM to itself takes the deepest ring
         seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)

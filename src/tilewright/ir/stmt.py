@@ -143,6 +143,14 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncWarp:
+    """The lanes of a warp meet (__syncwarp). A compiler moves no access of memory from one side to the other."""
+
+    note: str = ""
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitCopies:
     """The asynchronous copies that this thread started since the last commit become one group."""
 
@@ -281,6 +289,7 @@ Stmt = Union[  # noqa: UP007
     Move,
     Assign,
     Barrier,
+    SyncWarp,
     CommitCopies,
     WaitCopies,
     LoadMatrices,

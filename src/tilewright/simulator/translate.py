@@ -37,6 +37,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    SyncWarp,
     UnpackCodes,
     WaitCopies,
 )
@@ -248,6 +249,8 @@ class _Translator:
                 return [assign_op(stmt, self._values(self._sites.add(path, stmt, names.loops), names))]
             case Move(asynchronous=True):
                 return [self._copy(stmt, path, names)]
+            case SyncWarp():  # lanes run in step
+                return []
             case CommitCopies():
                 return [CommitOp()]
             case WaitCopies():

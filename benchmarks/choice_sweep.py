@@ -179,7 +179,8 @@ def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread
 
 def taken(request: Request, spec: DeviceSpec) -> PlanConfig | None:
     """What dispatch takes where nothing was measured: it passes over kernels of which the compiler made less."""
-    dispatcher = Dispatcher(PaperGpu(spec.name, spec.arch))
+    gpu: Any = PaperGpu(spec.name, spec.arch)
+    dispatcher = Dispatcher(gpu)
     dispatcher.kernels = PaperKernels(spec, compiles=True)
     return next((one.multiplied.config for one in dispatcher.plan(request).steps if one.multiplied), None)
 

@@ -80,9 +80,12 @@ from tilewright.errors import TilewrightError
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma import MAX_STAGES, WgmmaConfig, deepest
+from tilewright.planning.account import PaperGpu
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import families
+from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.estimates import estimated
+from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
 from tilewright.problem.formats import FP8
 from tilewright.runtime.cubin_cache import CubinCache
@@ -168,11 +171,19 @@ def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread
     found = best[:4] + drawn_near[:half]
     turns = (one for several in zip_longest(*ways.values()) for one in several if one)
     found += list(islice((one for one in turns if one not in found), count - len(found)))
-    chosen = next(iter(estimated(request, spec)), None)
+    chosen = taken(request, spec)
     gemv = [one for one in islice(estimated(request, spec), 500) if one.kernel.kind == "gemv"]
     drawn_ones = [otherwise_copied(one) if rng.random() < 0.4 else one for _, one in found[4:]]
     plans = dict.fromkeys([*([chosen] if chosen else []), *(one for _, one in found[:4]), *drawn_ones, *gemv])
     return [Candidate(one, estimate_us(one, gemm, spec, alignment, stack)) for one in plans]
+
+
+def taken(request: Request, spec: DeviceSpec) -> PlanConfig | None:
+    """What dispatch takes where nothing was measured: it passes over kernels of which the compiler made less."""
+    gpu: Any = PaperGpu(spec.name, spec.arch)
+    dispatcher = Dispatcher(gpu)
+    dispatcher.kernels = PaperKernels(spec, compiles=True)
+    return next((one.multiplied.config for one in dispatcher.plan(request).steps if one.multiplied), None)
 
 
 _MOST_NEAR = 1.4

@@ -72,6 +72,7 @@ class CpuLaunch:
 
     def __init__(self, kernel: CpuKernel, grid: Any, block: Any, values: list[Any]) -> None:
         self._kernel, self._grid, self._block, self._values = kernel, grid, block, values
+        self.source = kernel.source
         self.places = [i for i, p in enumerate(kernel.source.parameters) if p.is_pointer]
         self.pointers = len(self.places)
 

@@ -138,18 +138,45 @@ def test_copies_between_k_steps_give_the_same_bits(sizes: tuple[int, int, int], 
     operands = make_operands(gemm)
     for config in (SimtConfig((48, 64, 16), (16, 32)), SimtConfig((96, 128, 8), (48, 64), unroll=8, copied=1)):
         expected, _ = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
-        between = replace(config, interleaved_copies=True)
-        found, run = run_on_simulator(build(gemm, between.schedule(gemm)), operands)
+        spread = replace(config, interleaved_copies=True)
+        found, run = run_on_simulator(build(gemm, spread.schedule(gemm)), operands)
         assert not run.findings and np.array_equal(found, expected), config
 
 
 def test_copies_between_k_steps_stand_behind_no_branch() -> None:
     gemm = Gemm(512, 512, 512, F32, b=COL)
-    between = SimtConfig((128, 128, 16), (64, 64), interleaved_copies=True)
-    text = build_of(gemm, PlanConfig(between)).cuda
-    loop = text[text.index("for (int k_tile = 0") : text.index("__syncthreads();  // the next tiles")]
+    spread = SimtConfig((128, 128, 16), (64, 64), interleaved_copies=True)
+    text = build_of(gemm, PlanConfig(spread)).cuda
+    loop = between("for (int k_tile = 0", "__syncthreads();  // the next tiles", text)
     assert "if (k_in % 4 == 0)" in loop and "if (k_tile" not in loop and "k_tile + 2 < K / 16" in loop
-    assert "unrolled" in " ".join(replace(between, unroll=8).reasons_against(gemm))
+    assert "unrolled" in " ".join(replace(spread, unroll=8).reasons_against(gemm))
+
+
+@pytest.mark.parametrize("unroll", [8, 16])
+def test_what_is_loaded_into_registers_stays_in_front_of_the_products(unroll: int) -> None:
+    gemm = Gemm(512, 512, 512, F32, b=COL)
+    ahead = SimtConfig((128, 128, 16), (64, 64), unroll=unroll)
+    loop = between("for (int k_tile = 0", "__syncthreads();  // the next tiles", build_of(gemm, PlanConfig(ahead)).cuda)
+    inner = "for (int k_in" if unroll == 16 else "for (int k_step"
+    loads, use = between("if (k_tile + 1 <", "__syncwarp();", loop), loop[loop.index("__syncwarp();") :]
+    assert loads.count("as_float4(A[") == loads.count("as_float4(B[") == 1 and "[k_tile_stage]" not in loads
+    assert loop.count("__syncwarp();") == 1 and "A[(" not in use and inner in use and "A_tile[k_tile_fill]" in use
+
+
+@pytest.mark.parametrize(
+    "other",
+    [BY_ASYNC | {"stages": 4}, {"interleaved_copies": True}, {"dependent_launch": True}],
+    ids=["cp.async", "between k steps", "not constant"],
+)
+def test_what_no_compiler_moves_is_not_held(other: dict[str, Any]) -> None:
+    config = replace(SimtConfig((128, 128, 16), (64, 64)), **other)
+    assert "__syncwarp" not in build_of(Gemm(512, 512, 512, F32, b=COL), PlanConfig(config)).cuda
+
+
+def between(first: str, last: str, text: str) -> str:
+    """What stands from one string on to before the next other."""
+    begin = text.index(first)
+    return text[begin : text.index(last, begin)]
 
 
 @pytest.mark.parametrize(("a", "b"), [(ROW, COL), (ROW, ROW), (COL, ROW)], ids=["NT", "NN", "TN"])

@@ -12,7 +12,7 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.ranges import Interval
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Steady
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Steady, SyncWarp
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import simplify, substitute, walk, walk_expr
 from tilewright.kernels.mma import MmaConfig
@@ -203,6 +203,7 @@ BROKEN: dict[str, tuple[Body, str]] = {
         "index -1 .. 0 of x leaves 0 .. 3",
     ),
     "divergent": ((If(Var("threadIdx.x"), (Barrier(),)),), "a barrier stands where only some"),
+    "lanes apart": ((If(Var("threadIdx.x"), (SyncWarp(),)),), "the lanes of a warp meet where only some"),
 }
 
 

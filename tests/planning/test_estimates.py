@@ -216,6 +216,22 @@ def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: py
     assert 1.3 < behind < 2 and alone == other == 1
 
 
+@pytest.mark.parametrize("order", ["TN", "NT"])
+def test_where_wgmma_is_priced_kernels_of_warps_read_operands_as_they_lie(order: str) -> None:
+    gemm = problem(1001, 1003, 1005, "bf16", order)
+    for spec, expected in ((device("H200"), {frozenset()}), (device("A100"), {frozenset(), frozenset("AB")})):
+        tables = ranked(gemm, spec, alignment_of_rows(gemm))._tables
+        assert {one.packing.packed for one in tables if one.kind == "mma"} == expected
+
+
+def test_options_of_wgmma_are_priced_where_it_is_near_the_best_of_all_families() -> None:
+    """A tiny unaligned product is that of mma.sync by far."""
+    for sizes, lists in (((28, 40, 36), 1), ((1024, 1000, 1024), 2)):
+        gemm = problem(*sizes, "bf16", "TN")
+        tables = ranked(gemm, device("H200"), alignment_of_rows(gemm))._tables
+        assert len([one for one in tables if one.kind == "wgmma" and not one.start]) == lists
+
+
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
     gemm = problem(1024, 1024, 1024, "bf16")
     ranking = ranked(gemm, device("H200"), alignment_of(gemm))

@@ -78,7 +78,8 @@ def test_blocks_of_stream_k_are_no_more_than_run_at_once_or_are_worth_it(tiles: 
 
 
 def test_what_an_exchange_of_sums_costs() -> None:
-    """1000 clocks and what a block sends to others; of stream-K a tile that is written and read by each block."""
+    """1000 clocks and what a block sends to others; of stream-K a tile that is written and read by each block, and once
+    more for each block between the first and the last of a tile, at 64 bytes a clock."""
     alone, two, eight = (replace(WGMMA, persistent=False, cluster_k=size) for size in (1, 2, 8))
     found = exchange.exchange_clocks(columns(alone, two, eight))
     sent = 128 * 64 * 4
@@ -87,6 +88,8 @@ def test_what_an_exchange_of_sums_costs() -> None:
     streams = columns(replace(SIMT, persistent=True, stream_k=True), SIMT)
     for per_sm in (1, 3):
         assert exchange.exchange_clocks(streams, per_sm).tolist() == [1000 + per_sm * 8 * 64 * 64 / 24, 0]
+        in_turn = exchange.exchange_clocks(streams, per_sm, 3) - exchange.exchange_clocks(streams, per_sm)
+        assert in_turn == pytest.approx([3 * (1000 + 8 * 64 * 64 / 64), 0])
 
 
 @given(most=st.lists(st.integers(0, 130), min_size=1, max_size=6))
@@ -318,6 +321,8 @@ def test_copies_between_k_steps_are_for_large_threads_whose_k_has_no_edge(m: int
     gemm = Gemm(m, 128, k, F32)
     c = candidates.with_simt_options(columns(large, small, long), gemm, H200, 1)
     assert c.interleaved_copies.tolist() == [int(k == 32), 0, 0]
+    streamed = replace(large, persistent=True, stream_k=True)
+    assert not candidates.with_simt_options(columns(streamed), gemm, H200, 1).interleaved_copies.any()
 
 
 @pytest.mark.parametrize(("tiles", "parts", "early"), [(33, 1, 1), (34, 1, 0), (1, 2, 0)])

@@ -40,6 +40,15 @@ def test_a_cluster_more_than_the_gpcs_hold_doubles_the_blocks_of_some_sms(size: 
     assert full < 1.05 * room and over > 1.25 * full
 
 
+def test_blocks_of_stream_k_that_share_a_tile_add_up_one_after_the_other() -> None:
+    """300 x 1024 x 2816 has 40 tiles of 64 x 128 and room for 396 blocks, ten of a tile. Nine times as many tiles with
+    a ninth of k have hardly one block more each than there is."""
+    streamed = SimtConfig((64, 128, 16), (32, 64), raster_rows=8, persistent=True, stream_k=True)
+    few, many = (Gemm(300, n, 1024 * 2816 // n, b=Order.COL) for n in (1024, 9 * 1024))
+    waits_us = 1e6 * (seconds(streamed, few) - seconds(streamed, many))
+    assert 4 < waits_us < 16
+
+
 @pytest.mark.parametrize(
     ("config", "registers"),
     [

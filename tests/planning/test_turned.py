@@ -98,7 +98,7 @@ def test_a_plan_transposes_b_and_pads_a_before_a_product_of_row_major_operands()
 def test_a_stack_is_turned_by_one_launch() -> None:
     gemm = by_columns(2048, 2048, 2048)
     size = 2048 * 2048
-    plan = planned(paper_dispatcher(H200), gemm, Stack(6, size, size, size))
+    plan = plan_of(PaperKernels(), Request(gemm, WIDE, Stack(6, size, size, size)), TRANSPOSED)
     assert plan.words.endswith("B transposed") and [step.launch.grid[2] for step in plan.steps] == [6, 6]
 
 

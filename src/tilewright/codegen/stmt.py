@@ -40,6 +40,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    SyncWarp,
     UnpackCodes,
     WaitCopies,
 )
@@ -166,6 +167,8 @@ class BodyPrinter:
                 yield Line(depth, f"{self._expr.place(stmt.dst)} = {self._expr.assigned(stmt.dst.buffer, stmt.value)};")
             case Barrier():
                 yield Line(depth, "__syncthreads();", stmt.note)
+            case SyncWarp():
+                yield Line(depth, "__syncwarp();", stmt.note)
             case CommitCopies():
                 yield Line(depth, f"{self._expr.call('commit_copies')};")
             case WaitCopies():

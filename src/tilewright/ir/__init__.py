@@ -13,6 +13,7 @@
            | RoundPair(first, second, dtype)    two elements rounded for the tensor cores
            | UnpackCodes(dst, src, codes)       words of 4- or 8-bit codes as numbers
            | Barrier()                          all threads of the block meet
+           | SyncWarp()                         the lanes of a warp meet; no access of memory moves across
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together
            | ShuffleAdd(place, mask, other)     a register of another lane added, by all lanes of a warp; or one of two

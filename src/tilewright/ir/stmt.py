@@ -140,6 +140,13 @@ class Barrier(Originated):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncWarp(Originated):
+    """The lanes of a warp meet (__syncwarp). A compiler moves no access of memory from one side to the other."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitCopies(Originated):
     """The asynchronous copies that this thread started since the last commit become one group."""
 
@@ -270,6 +277,7 @@ Stmt = Union[  # noqa: UP007
     Move,
     Assign,
     Barrier,
+    SyncWarp,
     CommitCopies,
     WaitCopies,
     LoadMatrices,

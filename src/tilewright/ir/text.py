@@ -167,6 +167,8 @@ def stmt_text(stmt: statements.Stmt) -> str:
             return f"{expr.place(stmt.dst)} = {expr(stmt.value)}"
         case statements.Barrier():
             return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
+        case statements.SyncWarp():
+            return f"sync warp{'  # ' + stmt.note if stmt.note else ''}"
         case statements.CommitCopies():
             return "commit copies"
         case statements.WaitCopies():

@@ -43,6 +43,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    SyncWarp,
     UnpackCodes,
     WaitCopies,
 )
@@ -168,7 +169,9 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
                 if some_lanes:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
                 _check_collective(stmt, scope, after)
-            case CommitCopies() | WaitCopies():
+            case SyncWarp() if some_lanes:
+                _fail(after, stmt, "the lanes of a warp meet where only some of them come")
+            case SyncWarp() | CommitCopies() | WaitCopies():
                 pass
             case ArriveBarrier() if stmt.behind_copies and stmt.rank is not None:
                 _fail(after, stmt, "copies are told of to a barrier of their own block, not of another")

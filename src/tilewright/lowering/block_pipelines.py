@@ -22,7 +22,7 @@ from functools import cached_property
 from tilewright.ir.async_stmt import FenceProxy
 from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Program, Route, Staged
-from tilewright.ir.stmt import Alloc, Barrier, Body, CommitCopies, For, If, Let, Steady, WaitCopies
+from tilewright.ir.stmt import Alloc, Barrier, Body, CommitCopies, For, If, Let, Steady, SyncWarp, WaitCopies
 from tilewright.ir.visit import substitute
 from tilewright.ir.work import Walk
 from tilewright.lowering.coordinates import TURN, extent_of
@@ -207,12 +207,21 @@ class BlockRing(OneStage):
         else:
             start = Event(self._start, lead, Position.HEAD, beyond, fills=True)
             fetch = Event(self._fetch, lead, Position.HEAD, beyond, fills=True)
-            copies = (start, fetch, *self._commit(lead, Position.HEAD))
+            copies = (start, fetch, *self._commit(lead, Position.HEAD), *self._kept_ahead())
             stores = (Event(self._store, lead, Position.TAIL, stored, fills=True),)
         # The last products hide what begins behind the barrier, unless they still read the tile.
         if self.iteration.reads_tile:
             return (*copies, finish, *stores, meet, begin, *self._promotion())
         return (*copies, *stores, meet, begin, finish, *self._promotion())
+
+    def _kept_ahead(self) -> tuple[Event, ...]:
+        """Between loads into registers and FMAs. Their branch and that of their stores behind the use have one
+        condition: where a compiler writes out all of the use it joins the two, and loads wait for all products; but not
+        where the kernel before may still write what they read."""
+        branches = self._beyond is Beyond.BRANCH and self.program.tensorized is None
+        if not self._early or not branches or self.plan.overlapped:
+            return ()
+        return (Event(always(SyncWarp("loads stay in front of the products")), at=Position.HEAD),)
 
     def _commit(self, lead: int, at: Position) -> tuple[Event, ...]:
         """Closes the group of an iteration's asynchronous copies: always, so that waits count groups to the end."""

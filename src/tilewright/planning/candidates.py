@@ -177,8 +177,9 @@ H100, benchmarks/choice_sweep.py)."""
 
 _LARGE_THREADS = 96
 """Accumulators of a thread from which on copies lie between k steps, in blocks of two by two warps. Tiles of 96 x 128
-and 128 x 128 take 0.95 to 0.96 of the time then, in whole waves and as stream-K; 64 x 128 0.99 to 1.02; 128 x 256, with
-8 warps, 1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100)."""
+and 128 x 128 take 0.95 to 0.96 of the time then, 64 x 128 0.99 to 1.02; 128 x 256, with
+8 warps, 1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100). Not as
+stream-K: where m or n has an edge and k is 3072 or more, 96 x 128 takes 1.25 of the time, in 12 of 12 (H200)."""
 
 _FLAT_GRID = 0.3
 """Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
@@ -279,13 +280,15 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """SIMT kernels of few blocks start under the kernel before, and so do those of stream-K, behind the launch that
-    clears their flags. Copies lie between the k steps of large threads where they go through registers and k has no
-    edge, as with guards there are too few registers; by cp.async where an SM has few warps to cover for each other."""
+    clears their flags. Copies lie between the k steps of large threads where they go through registers, k has no edge,
+    as with guards there are too few registers, and blocks of stream-K do not begin anew with each of their tiles; by
+    cp.async where an SM has few warps to cover for each other."""
     blocks = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n) * c.cluster_k * count
     few = (c.split_k == 1) & (blocks <= _EARLY_BLOCKS * spec.sm_count)
     unrolled, sums = c.unroll == c.k, accumulators_of(c)
     by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
     large = (sums >= _LARGE_THREADS) & (c.m == 2 * c.warp_m) & (c.n == 2 * c.warp_n) & (gemm.k % c.k == 0)
+    large &= c.stream_k == 0
     warps = warps_of(c) * np.ceil(blocks * c.split_k / spec.sm_count)
     small = (sums >= _LEAST_BETWEEN) & (sums <= _MOST_BETWEEN)
     covered = small & ((sums * warps <= _FEW_SUMS) | ((sums == _MOST_BETWEEN) & (c.k == _DEEP)))

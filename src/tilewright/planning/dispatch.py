@@ -55,6 +55,7 @@ from tilewright.planning.packing import Alignment, as_read, finishes, fitted
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
+from tilewright.planning.room import MOST_PASSED_OVER, runs_as_counted
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
@@ -296,16 +297,25 @@ class Dispatcher:
         if request.gemm.accumulators > 1:
             yield from self._gated(request, failures)
             return
-        spilling = set()
+        spilling, passed_over = set(), 0
         for config in self._ranked(request):
             if registers_of(config) in spilling:
                 continue
             with self._noted(request.gemm, config, failures):
                 try:
-                    yield plan_of(self.kernels, request, config)
+                    plan = plan_of(self.kernels, request, config)
                 except RegistersExceeded:
                     spilling.add(registers_of(config))
                     raise
+                if passed_over < MOST_PASSED_OVER and not self._is_as_estimated(request, config, plan):
+                    passed_over += 1
+                    continue
+                yield plan
+
+    def _is_as_estimated(self, request: Request, config: PlanConfig, plan: Plan) -> bool:
+        """Whether a plan's kernel has the room that its estimate counts on; or it was measured, or is the last."""
+        as_counted = runs_as_counted(plan, self.kernels.cubins, self.spec)
+        return as_counted or config == SAFE or config in self._measured(request)
 
     def _gated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         """Plans of two products of one A: of one kernel, or one after the other, in the order of their estimates."""

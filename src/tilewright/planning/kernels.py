@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from tilewright.artifacts import CudaSource
+from tilewright.artifacts import Cubin, CudaSource
 from tilewright.codegen import print_cuda
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
@@ -100,6 +100,8 @@ class Kernels:
         self._shapes: dict[Any, Shape] = {}
         self._auxiliary: dict[Any, Built] = {}
         self._texts: dict[CudaSource, LoadedKernel] = {}
+        self.cubins: dict[CudaSource, Cubin] = {}
+        """Of kernels that multiply, by their texts."""
 
     @cached_property
     def spec(self) -> DeviceSpec:
@@ -151,7 +153,7 @@ class Kernels:
 
     def _loaded(self, built: Build) -> Built:
         check_launchable(built, self.spec, replace(built.gemm, m=1, n=1, k=1))
-        cubin = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
+        cubin = self.cubins[built.source] = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
         return Built(load(self.gpu, cubin, built.source), built.kernel)
 
     @property

@@ -89,7 +89,7 @@ class PaperKernels(Kernels):
 
     def small(self, source: CudaSource) -> Any:
         if self._compiles and self._for is not None:
-            compile_cuda(source, self._for.arch, cache=self._cache)
+            self.cubins[source] = compile_cuda(source, self._for.arch, cache=self._cache)
         return PaperKernel(source)
 
 

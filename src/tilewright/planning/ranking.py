@@ -217,6 +217,8 @@ def ranked(
         ways = packings_for(kind, gemm, alignment, stack)
         if kind == "simt" and len(ways) > 1:
             ways = [way for way in ways if _may_pay(way, gemm, spec, count)]
+        elif tables:  # behind a launch that packs, kernels of wgmma are as fast: `_MMA_BEHIND_PACKING`
+            ways = [way for way in ways if not way.packed] or ways
         if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
             table = table[_that_read(table, ways[0], gemm)]
         whole = keep_order or stack is not None
@@ -245,10 +247,8 @@ def ranked(
             joint = with_simt_options(joint, gemm, spec, count)
         ends = np.cumsum([len(rows) for rows in sources])
         behind = _behind_each(kind, joint, ends, ways, gemm)
-        priced = _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
-        if kind == "wgmma":
-            priced += _priced_together(kind, _options_of_best(priced, ways, gemm, count), gemm, spec, alignment, count)
-        tables += priced
+        tables += _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
+    tables += _priced_together("wgmma", _options_of_best(tables, gemm, count), gemm, spec, alignment, count)
     return Ranking(tables)
 
 
@@ -320,20 +320,19 @@ def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
 
 
-def _options_of_best(
-    priced: Sequence[Priced], ways: Sequence[Packing], gemm: Gemm, count: int
-) -> list[tuple[Columns, Any, Packing]]:
-    """The best kernels of each table that has one not far from the best of all, with every option. count: of such
-    problems."""
+def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, Any, Packing]]:
+    """The best kernels of each table of wgmma that has one not far from the best of all families, with every option.
+    count: of such problems."""
     least = [np.min(one.seconds, initial=np.inf) for one in priced]
-    near = [one for one, of in zip(priced, least, strict=True) if of <= _NEAR * min(least)]
+    near: dict[Packing, list[Priced]] = {}
+    for one, of in zip(priced, least, strict=True):
+        if one.kind == "wgmma" and of <= _NEAR * min(least):
+            near.setdefault(one.packing, []).append(one)
     found = []
-    for way in ways:
-        mine = [one for one in near if one.packing == way]
-        if mine:
-            best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
-            others, row = other_options(mine[0].columns[np.concatenate(best)], gemm, count)
-            found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
+    for way, mine in near.items():
+        best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
+        others, row = other_options(mine[0].columns[np.concatenate(best)], gemm, count)
+        found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
     return found
 
 

@@ -38,6 +38,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    SyncWarp,
     UnpackCodes,
     WaitCopies,
 )
@@ -246,6 +247,8 @@ class _Translator:
         match stmt:
             case Move(asynchronous=True):
                 return [self._copy(stmt, path, names)]
+            case SyncWarp():  # lanes run in step
+                return []
             case CommitCopies():
                 return [CommitOp()]
             case WaitCopies():

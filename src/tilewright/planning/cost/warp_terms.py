@@ -60,7 +60,8 @@ def kernels_timed(
     busiest SM does. read: behind the packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
     together = np.maximum(1, per_sm)
-    blocks, steps = shared_out(c, sizes.tiles(c), ceil_div(sizes.k, c.k), spec.sm_count * together, around.count)
+    k_tiles = ceil_div(sizes.k, c.k)
+    blocks, steps = shared_out(c, sizes.tiles(c), k_tiles, spec.sm_count * together, around.count)
     parts = c.split_k > 1
     whole_bytes, part_bytes = around.stores_bytes
     stores = np.where(parts, part_bytes, whole_bytes)
@@ -75,7 +76,7 @@ def kernels_timed(
     sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count  # the other fits know none but these
     most = np.ceil(blocks / sms)
     clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
-    exchange = exchange_clocks(c, together)
+    exchange = exchange_clocks(c, together, ceil_div(k_tiles, np.maximum(steps, 1)) - 1)
     clocks = clocks + np.ceil(blocks / (sms * together)) * exchange
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)

@@ -339,7 +339,8 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     a longer ring, or more of it; of which row each of these is."""
     sides = _sides(gemm)
     less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    more = c.in_table(("more staged", *sides), lambda kept: _more_staged(kept, gemm))
+    of_function = function_registers(gemm)
+    more = c.in_table(("more staged", *sides, of_function), lambda kept: _more_staged(kept, gemm))
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     ordered = (option & 2 > 0) | (c.persistent[row] == 0)
     worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])

@@ -25,7 +25,7 @@ from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_mo
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stores_rows, tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_registers, stores_rows, tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS

@@ -67,6 +67,9 @@ class Op(Enum):
     def __init__(self, text: str, strength: float, of_integers: Callable[[int, int], int]) -> None:
         self.text, self.strength, self.of_integers = text, strength, of_integers
 
+    def __repr__(self) -> str:  # of its name: functions have addresses, which differ from process to process
+        return f"Op.{self.name}"
+
     @property
     def is_comparison(self) -> bool:
         return self in _COMPARISONS

@@ -165,8 +165,8 @@ def test_what_is_loaded_into_registers_stays_in_front_of_the_products(unroll: in
 
 @pytest.mark.parametrize(
     "other",
-    [BY_ASYNC | {"stages": 4}, {"interleaved_copies": True}, {"dependent_launch": True}],
-    ids=["cp.async", "between k steps", "not constant"],
+    [BY_ASYNC | {"stages": 4}, {"interleaved_copies": True}, {"dependent_launch": True}, {"tile": (128, 256, 16)}],
+    ids=["cp.async", "between k steps", "not constant", "eight warps of 64 x 64"],
 )
 def test_what_no_compiler_moves_is_not_held(other: dict[str, Any]) -> None:
     config = replace(SimtConfig((128, 128, 16), (64, 64)), **other)

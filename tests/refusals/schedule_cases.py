@@ -314,6 +314,7 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "behind_too_many_products": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, interleave="k_step", issue_distance=2))),
     "behind_products_of_no_step": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, issue_distance=1))),
     # Prefetch
+    "fenced_fragments": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("A_frag", fence=True))),
     "a_tile_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("A_tile", in_place=True))),
     "inner_fragments_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("B_frag", in_place=True))),
     "turning_fragments_in_place": (

@@ -117,6 +117,7 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "epilogue": (SUMS, Epilogue()),
     "raster": (BOUND, Raster(RasterOrder.GROUPED, 8)),
     "prefetch": (COPIES, Prefetch("A_tile")),
+    "prefetch in front of a fence": (COPIES, Prefetch("A_tile", fence=True)),
     "prefetch fragments": ((*FRAGMENTS, Pipeline("k_tile", 2)), Prefetch("A_frag")),
     "pipeline": (COPIES, Pipeline("k_tile", 3)),
     "transfer": (COPIES, Transfer("A_tile", Route.ASYNC)),

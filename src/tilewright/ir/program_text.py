@@ -188,7 +188,7 @@ class _Writer:
             distance = f", behind {ring.issue_distance} iteration(s) of its MMAs" if ring.issue_distance else ""
             words.append(f"a part in each {ring.interleave}{distance}")
         if staged.prefetched:
-            words.append("the next one loaded early")
+            words.append("the next one loaded early" + (", in front of a fence" if staged.fenced else ""))
         if staged.route is Route.TMA or staged.finished:
             words.append(self._asked_for(staged))
         elif staged.distribution is None:

@@ -194,8 +194,8 @@ class SimtConfig(WarpTiled):
             Relayout("A_tile", rows="k", pad=self.pad),
             # B needs a pad only where it is transposed on its way, as A is where its rows run along k.
             Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
-            _copy("A_tile", self.a_transport),
-            _copy("B_tile", self.b_transport),
+            self._copy("A_tile", self.a_transport),
+            self._copy("B_tile", self.b_transport),
             Pipeline("k_tile", self.stages, interleave=inner if self.interleaved_copies else ""),
             Stage("A", Space.REGISTER, under=inner),
             Stage("B", Space.REGISTER, under=inner),
@@ -209,6 +209,15 @@ class SimtConfig(WarpTiled):
             Epilogue(),
         )
 
+    def _copy(self, tile: str, transport: Transport) -> Step:
+        """How a tile travels to shared memory. ptxas keeps loads of eight warps of 64 x 64 in front by itself, in 34 of
+        34 kernels, where a fence costs 1 to 4 %: the first fragments then queue behind those loads
+        (docs/decisions/0074-loads-that-stay-ahead-and-blocks-that-fit.md)."""
+        if transport != "registers":
+            return Transfer(tile, Route.ASYNC)
+        m, n, _ = self.tile
+        return Prefetch(tile, fence=self.warp_tile != (64, 64) or m * n != 8 * 64 * 64)
+
     def _stored(self, gemm: Gemm) -> tuple[Step, ...]:
         """A piece of each lane's rows at a time through shared memory, and from there a row after the other. Where rows
         of C are aligned, as those of partial sums are, per-thread stores are coalesced already."""
@@ -216,11 +225,6 @@ class SimtConfig(WarpTiled):
             return ()
         pieces = next(digit.name for digit in self._digits if digit.dim == "m" and digit.counts_pieces)
         return Stage("C", Space.SHARED, under=pieces), Distribute("C_tile"), Relayout("C_tile", pad=self.pad)
-
-
-def _copy(tile: str, transport: Transport) -> Step:
-    """How a tile travels to shared memory."""
-    return Prefetch(tile) if transport == "registers" else Transfer(tile, Route.ASYNC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,11 +215,10 @@ class BlockRing(OneStage):
         return (*copies, *stores, meet, begin, finish, *self._promotion())
 
     def _kept_ahead(self) -> tuple[Event, ...]:
-        """Between loads into registers and FMAs. Their branch and that of their stores behind the use have one
-        condition: where a compiler writes out all of the use it joins the two, and loads wait for all products; but not
-        where the kernel before may still write what they read."""
-        branches = self._beyond is Beyond.BRANCH and self.program.tensorized is None
-        if not self._early or not branches or self.plan.overlapped:
+        """Between loads into registers and products, where the schedule asks for it and they stand in a branch; but not
+        where the kernel before may still write what they read, as such loads are not constant, and stay."""
+        fenced = any(hop.tile.fenced for hop in self._early)
+        if not fenced or self._beyond is not Beyond.BRANCH or self.plan.overlapped:
             return ()
         return (Event(always(SyncWarp("loads stay in front of the products")), at=Position.HEAD),)
 

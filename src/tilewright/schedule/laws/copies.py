@@ -18,6 +18,8 @@ def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} holds no fragments, of which one is done before the others.",
                 hint="leave in_place out.",
             )
+        if staged.fenced and staged.space is not Space.SHARED:
+            yield Violation(f"{staged.name!r} holds fragments, whose loads need no fence.", hint="leave fence out.")
         if not staged.prefetched and staged.route is not Route.ASYNC:
             continue
         if staged.space is Space.REGISTER and staged.prefetched:

@@ -61,18 +61,24 @@ class Prefetch(Step):
     in_place: of fragments in registers. The outer loop of MMAs frees them one after another, and
     each of the next step is loaded into the registers of a free one: half as many registers, and loads that come
     one by one between the MMAs.
+    fence: of a shared tile. A __syncwarp between its loads and the products, across which a compiler moves neither:
+    where it writes out all products of a tile, it may join the loads' branch with that of their stores, behind them.
+    Not in kernels that start before the one in front of them has ended: their loads are not constant, and stay.
     """
 
     tile: str
     in_place: bool = False
+    fence: bool = False
 
     speaks_of = ("tile",)
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot prefetch {self.tile!r}"
         check_flag(self.in_place, doing, "in_place")
+        check_flag(self.fence, doing, "fence")
         staged = find_tile(program, self.tile, "prefetch")
-        return check_program(program.with_tile(replace(staged, prefetched=True, in_place=self.in_place)), doing)
+        early = replace(staged, prefetched=True, in_place=self.in_place, fenced=self.fence)
+        return check_program(program.with_tile(early), doing)
 
 
 MAX_STAGES = 16

@@ -31,13 +31,15 @@ def export(
         str | None,
         typer.Argument(
             metavar="RUNG|FILE.py[:NAME]",
-            help="The kernel. Default: what suits the shape best.",
+            help="The kernel. Without one: what suits --size best.",
             autocompletion=complete_rung,
         ),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Default: 4096."),
+        typer.Option(
+            metavar="N|MxNxK", help="The size to be fast at; every other is right too. Of a RUNG by default 4096."
+        ),
     ] = None,
     dtype: FormatName = None,
     order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand is column-major.")] = "NN",
@@ -69,7 +71,10 @@ def export(
         raise typer.BadParameter("name a RUNG, or give --size MxNxK for the kernel that suits it.")
     archs = arch or [DEFAULT_ARCH]
     epilogue = _epilogue(bias, residual, activation)
-    gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
+    sizes = parse_size(size or DEFAULT_SIZE)
+    if 0 in sizes[:2]:
+        raise TilewrightError(f"A result of {sizes[0]} x {sizes[1]} needs no kernel.", hint="name a larger --size.")
+    gemm = _gemm(rung, sizes, dtype, order, epilogue)
     if rung is not None:
         chosen = of_rung(chosen_rung(rung), gemm, archs)
     else:

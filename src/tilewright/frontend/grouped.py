@@ -5,7 +5,7 @@ What runs for lists of matrices is in `lists`, what runs for groups by offsets i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
@@ -86,6 +86,12 @@ def grouped_matmul(
         )
     if rows is not None:
         raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
+    for name, given in (("a", a), ("b", b)):
+        if not isinstance(given, Iterable):
+            raise ProblemError(
+                f"grouped_matmul takes a list of matrices as {name}, and this is a {type(given).__name__}.",
+                hint="or one matrix a, with offsets or counts.",
+            )
     a, b = list(a), list(b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):

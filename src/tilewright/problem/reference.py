@@ -72,9 +72,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     """
     if not isinstance(gemm, Gemm):
         raise ProblemError(f"Operands are made of a Gemm, not of {gemm!r}.", hint="make_operands(Gemm(m, n, k)).")
-    whole = integer_of(seed)
-    if whole is None or whole < 0:
-        raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")
+    check_seed(seed)
     _check_addressable(gemm)
     _check_memory(gemm)
     rng = np.random.default_rng(seed)
@@ -96,6 +94,13 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     unread |= {one.name for one in gemm.epilogue.written}
     a, b, c, *others = (fill(one.name, one.name in unread) for one in gemm.matrices)
     return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
+
+
+def check_seed(seed: object) -> None:
+    """Raises ProblemError for what is no seed of a random generator."""
+    whole = integer_of(seed)
+    if whole is None or whole < 0:
+        raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")
 
 
 def _check_addressable(gemm: Gemm) -> None:

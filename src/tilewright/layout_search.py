@@ -132,7 +132,7 @@ def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     """Search pads and XOR swizzles of a shared tile of `schedule`. Raises ScheduleError if there is no such tile."""
     if not (isinstance(gemm, Gemm) and isinstance(schedule, Schedule)):
         raise ScheduleError(
-            f"A layout is searched for a Gemm and a Schedule, and these are {gemm!r} and {schedule!r}.",
+            f"A layout is searched for a Gemm and a Schedule, not for a {type(gemm).__name__} and a {type(schedule).__name__}.",
             hint="relayout_auto(gemm, rung.schedule(), 'A_tile').",
         )
     # No access to one tile depends on how another one lies.

@@ -91,7 +91,11 @@ def sentence(rows: Sequence[records.Record]) -> str:
         for name in dict.fromkeys(problem.format for problem in suite)
     }
     told = ", ".join(f"{mean:.3f} ({name})" for name, mean in means.items())
-    return f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems."
+    least = min((known[problem][CUBLAS] for problem in suite), default=0.0)
+    return (
+        f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems, of which the least is "
+        f"at {least:.3f}."
+    )
 
 
 def _device(device: str, rows: Sequence[records.Record]) -> list[str]:

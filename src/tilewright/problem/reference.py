@@ -97,7 +97,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
 
 
 def check_seed(seed: object) -> None:
-    """Raises ProblemError for what is no seed of a random generator."""
+    """Raises ProblemError for anything but an integer of at least 0."""
     whole = integer_of(seed)
     if whole is None or whole < 0:
         raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")

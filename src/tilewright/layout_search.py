@@ -131,8 +131,9 @@ def is_open(step: Step) -> TypeGuard[Relayout]:
 def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     """Search pads and XOR swizzles of a shared tile of `schedule`. Raises ScheduleError if there is no such tile."""
     if not (isinstance(gemm, Gemm) and isinstance(schedule, Schedule)):
+        given = f"a {type(gemm).__name__} and a {type(schedule).__name__}"
         raise ScheduleError(
-            f"A layout is searched for a Gemm and a Schedule, not for a {type(gemm).__name__} and a {type(schedule).__name__}.",
+            f"A layout is searched for a Gemm and a Schedule, not for {given}.",
             hint="relayout_auto(gemm, rung.schedule(), 'A_tile').",
         )
     # No access to one tile depends on how another one lies.

@@ -52,7 +52,9 @@ def test_other_shapes_have_a_table_of_their_own_and_no_part_in_the_means() -> No
     text = page([suite, other])
     assert f"| f32 | {CUBLAS} | 1 | 2.000 |" in text
     assert "| f32 NN | 7x7x7 |" in text.partition("### Untuned shapes")[2]
-    assert sentence([suite, other]).endswith("2.000 (f32) times as fast as cuBLAS, geometric means of 1 problems, of which the least is at 2.000.")
+    assert sentence([suite, other]).endswith(
+        "2.000 (f32) times as fast as cuBLAS, geometric means of 1 problems, of which the least is at 2.000."
+    )
 
 
 def test_a_page_of_another_subject_has_the_figures_between_its_markers() -> None:

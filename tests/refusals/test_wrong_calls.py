@@ -97,7 +97,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     ),
     (
         lambda: tw.relayout_auto(GEMM, tw.find_rung("worklog/6").schedule, "A_tile"),  # type: ignore[arg-type]
-        "A layout is searched for a Gemm and a Schedule, not for a Gemm and a function.",
+        "A layout is searched for a Gemm and a Schedule, and this is a function.",
     ),
     (lambda: tw.plan((8, 8), (8, 8), device="H20"), "There is no device 'H20'."),
     (lambda: tw.plan((8, 8), (8, 8), device=3), "There is no device '3'."),  # type: ignore[arg-type]

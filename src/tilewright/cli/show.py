@@ -92,10 +92,10 @@ def show(
     found, gemm = chosen_problem(rung, size, **formats_of(dtype))
     built = build(gemm, found, variant=None if variant is None else _VARIANTS[variant])
     shown = built if step is None else _after(built, step, found.name)
-    target = known_arch(arch)
+    machine = known_arch(arch)
     if form in (Form.PTX, Form.SASS):
-        check_compilable(shown.name, shown.kernel, target)
-    text = _text(shown, form, target.name)
+        check_compilable(shown.name, shown.kernel, machine)
+    text = _text(shown, form, machine.name)
     if as_json:
         steps = {"steps": to_data(shown.schedule)} if form is Form.SCHEDULE else {}
         place = {"step": len(shown.schedule), "of": len(built.schedule)}

@@ -71,10 +71,7 @@ def export(
         raise typer.BadParameter("name a RUNG, or give --size MxNxK for the kernel that suits it.")
     archs = arch or [DEFAULT_ARCH]
     epilogue = _epilogue(bias, residual, activation)
-    sizes = parse_size(size or DEFAULT_SIZE)
-    if 0 in sizes[:2]:
-        raise TilewrightError(f"A result of {sizes[0]} x {sizes[1]} needs no kernel.", hint="name a larger --size.")
-    gemm = _gemm(rung, sizes, dtype, order, epilogue)
+    gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
     if rung is not None:
         chosen = of_rung(chosen_rung(rung), gemm, archs)
     else:
@@ -113,6 +110,8 @@ def export(
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:
+    if 0 in shape[:2]:
+        raise TilewrightError(f"A result of {shape[0]} x {shape[1]} needs no kernel.", hint="name a larger --size.")
     a, b = orders_of(order)
     options = {**formats_of(dtype), "a": a, "b": b, "epilogue": epilogue}
     return Gemm(*shape, **options) if rung is None else chosen_rung(rung).gemm(*shape, **options)

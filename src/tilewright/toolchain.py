@@ -211,11 +211,8 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
         raise ProblemError(f"name = {name!r} is not a text.", hint="a kernel is called by a text.")
     for dim in ("m", "n", "k"):
         if gemm.size(dim) > MAX_SIZE:
-            raise ProblemError(
-                f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.",
-                note="an index of 32 bits must reach the end of the last tile.",
-                hint="multiply a part of it at a time.",
-            )
+            note = "an index of 32 bits must reach the end of the last tile."
+            raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.", note=note, hint="multiply parts.")
     if isinstance(schedule, Rung):
         name, schedule = name or f"{schedule.ladder}_{schedule.slug}", schedule.schedule(gemm)
     resolved, layouts = resolve_layouts(gemm, schedule)

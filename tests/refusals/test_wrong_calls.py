@@ -82,7 +82,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: simulated(blocks=3), "3 are not blocks of a grid."),
     (lambda: simulated(blocks=[0]), "[0] are not blocks of a grid."),
     (lambda: simulated(blocks=[(0, 0, 9)]), "Block (0, 0, 9) is not in the grid (1, 1, 1)."),
-    (lambda: tw.watch(GEMM), "A Build can be watched, and this is a Gemm."),  # type: ignore[arg-type]
+    (lambda: tw.watch(GEMM), "A Build is watched, not a Gemm."),  # type: ignore[arg-type]
     (lambda: watched(block=5), "[5] are not blocks of a grid."),
     (lambda: watched(block=(0,)), "[(0,)] are not blocks of a grid."),
     (lambda: watched(block=(0, 9, 0)), "Block (0, 9, 0) is not in the grid (1, 1, 1)."),
@@ -106,7 +106,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         lambda: tw.grouped_matmul([ONES], 4),
         "grouped_matmul takes a list of matrices as b, and this is a int.",
     ),
-    (lambda: tw.ops.exp("x"), "A function of tilewright.ops was given a str."),
+    (lambda: tw.ops.exp("x"), "A function of tilewright.ops was given a str, not a number."),
     (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
     (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is not a matrix of numbers."),  # type: ignore[arg-type]
     (lambda: tw.matmul(ONES, None), "b is a NoneType, and a is an array of NumPy."),

@@ -37,9 +37,7 @@ def export(
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(
-            metavar="N|MxNxK", help="The size to be fast at; every other is right too. Of a RUNG by default 4096."
-        ),
+        typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Of a RUNG: 4096."),
     ] = None,
     dtype: FormatName = None,
     order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand is column-major.")] = "NN",

@@ -26,9 +26,7 @@ EXAMPLES = (
 
 def plan(
     size: Annotated[str, typer.Argument(metavar="N|MxNxK", help="The size of the problem.")],
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="FORMAT", help="Of A and B: f32, f16, bf16, tf32 or complex64.")
-    ] = "f32",
+    dtype: Annotated[str, typer.Option(metavar="FORMAT", help="f32, f16, bf16, tf32 or complex64.")] = "f32",
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help=f"Of f32 operands: {', '.join(PRECISIONS)}.")
     ] = "default",

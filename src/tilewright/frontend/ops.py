@@ -71,9 +71,7 @@ def _of(function: Function, x: Any) -> Any:
     try:
         return function.of(x)
     except (TypeError, ValueError):
-        raise refused(
-            f"A function of tilewright.ops was given a {type(x).__name__}.", hint="numbers, or arrays."
-        ) from None
+        raise refused(f"A function of tilewright.ops was given a {type(x).__name__}, not a number.") from None
 
 
 def exp(x: Any) -> Any:

@@ -233,13 +233,9 @@ class Gemm:
                 )
         for name in ("a", "b", "c"):
             if not isinstance(getattr(self, name), Order):
-                raise ProblemError(
-                    f"{name} = {getattr(self, name)!r} is not an Order.", hint="use Order.ROW or Order.COL."
-                )
+                raise ProblemError(f"{name} = {getattr(self, name)!r} is not an Order.", hint="use Order.ROW or COL.")
         if not isinstance(self.epilogue, Epilogue):
-            raise ProblemError(
-                f"epilogue = {self.epilogue!r} is not an Epilogue.", hint="leave it out for alpha and beta."
-            )
+            raise ProblemError(f"epilogue = {self.epilogue!r} is not an Epilogue.", hint="leave it out for none.")
         if not (self.dtype.is_factor and self.out.is_result):
             factors, results = ([d.name for d in ALL if d.is_factor], [d.name for d in ALL if d.is_result])
             raise FormatError(

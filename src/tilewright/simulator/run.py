@@ -18,7 +18,7 @@ from tilewright.ir.kernel import PART_OF_K, TILE_FLAGS, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.problem.problem import Problem, Stored, values_of
-from tilewright.problem.reference import Operands, check_seed
+from tilewright.problem.reference import Operands, check_integer
 from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
@@ -168,7 +168,7 @@ def simulate(
 def _check_options(schedule: object, seed: object, on_finding: object, heard: Iterable[object]) -> None:
     if not callable(getattr(schedule, "choose", None)) and schedule not in ORDERS:
         raise UnknownName("schedule", str(schedule), ORDERS)
-    check_seed(seed)
+    check_integer("seed", seed, "seed")
     if on_finding not in get_args(OnFinding):
         raise UnknownName("on_finding", str(on_finding), get_args(OnFinding))
     for one in heard:

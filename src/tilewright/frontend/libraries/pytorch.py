@@ -68,9 +68,7 @@ class TorchArrays(Signed):
             )  # fmt: skip
         except RuntimeError:
             if a.is_nested or b.is_nested:
-                raise ProblemError(
-                    "A nested tensor has no strides.", hint="multiply its parts: grouped_matmul."
-                ) from None
+                raise ProblemError("A nested tensor has no strides.", hint="use grouped_matmul.") from None
             raise
         return (
             key

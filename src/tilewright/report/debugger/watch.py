@@ -72,9 +72,7 @@ def watch(
     Raises TilewrightError for a line that cannot be left out, SimulationError for a block that is not in the grid.
     """
     if not isinstance(built, Build):
-        raise TilewrightError(
-            f"A Build can be watched, and this is a {type(built).__name__}.", hint="build(gemm, schedule)."
-        )
+        raise TilewrightError(f"A Build is watched, not a {type(built).__name__}.", hint="build(gemm, schedule).")
     kernel, said = built.kernel, ""
     if without is not None:
         kernel, said = left_out(kernel, without)

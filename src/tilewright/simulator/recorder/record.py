@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import ArriveBarrier, ExpectBytes, TmaLoad
 from tilewright.ir.kernel import PART_OF_K, Kernel
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import walk
-from tilewright.problem.gemm import integer_of
 from tilewright.problem.problem import values_of
-from tilewright.problem.reference import Operands
+from tilewright.problem.reference import Operands, check_integer
 from tilewright.simulator.context import BLOCK_BARRIER, Observer
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Finding, Kind, Listener, Site, Where, numbers_text
@@ -177,11 +175,7 @@ def record(
     constants = arguments(kernel, {**values_of(operands.problem), PART_OF_K.name: 0})
     grid = launched_grid(kernel, constants)
     some_blocks(grid, [block])
-    kept = integer_of(most_moments)
-    if kept is None or kept < 1:
-        raise ProblemError(
-            f"most_moments = {most_moments!r} is not a number of steps.", hint="an integer of at least 1."
-        )
+    check_integer("most_moments", most_moments, "number of steps", least=1)
 
     def run(observer: Observer, listeners: tuple[Listener, ...] = ()) -> None:
         simulate(

@@ -106,6 +106,10 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         lambda: tw.grouped_matmul([ONES], 4),
         "grouped_matmul takes a list of matrices as b, and this is a int.",
     ),
+    (
+        lambda: tw.plan((8, 8), (8, 8), device="H200", epilogue=lambda x: x * 10**400),
+        "The function computes with a number that float64 cannot hold.",
+    ),
     (lambda: tw.ops.exp("x"), "A function of tilewright.ops was given a str, not a number."),
     (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
     (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is not a matrix of numbers."),  # type: ignore[arg-type]

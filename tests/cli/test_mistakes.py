@@ -82,6 +82,7 @@ import tilewright as tw
             "hopper_producer cannot be compiled for sm_80: it needs mbarrier.expect_tx and try_wait, "
             "cp.async.bulk.tensor, wgmma.mma_async, setmaxnreg.\n  Hint: choose another --arch, or another rung.\n",
         ),
+        (("explain", "hopper/best", "--arch", "sm_80"), 1, "hopper_best cannot be compiled for sm_80: it needs "),
         (("new", "for"), 1, "'for' is not a name for a Python module."),
         (("new", "numpy"), 1, "numpy.py would hide the Python module 'numpy' from all that runs in this folder."),
         (

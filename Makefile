@@ -44,6 +44,8 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/python benchmarks/write_page.py resources docs/resources.md --check
 	$(BIN)/python benchmarks/write_page.py library docs/library.md --check
 	$(BIN)/python benchmarks/write_page.py library README.md --check
+	$(BIN)/python benchmarks/write_page.py library docs/index.md --check
+	$(BIN)/python benchmarks/write_page.py ladder:worklog docs/index.md --check
 	$(BIN)/python benchmarks/write_page.py drawn docs/shapes.md --check
 	$(BIN)/python benchmarks/write_page.py calibration docs/calibration.md --check
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md

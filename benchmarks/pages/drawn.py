@@ -15,12 +15,15 @@ FILE_PATTERN = "sweep_*.jsonl"
 HEAD = """\
 # Shapes that users bring
 
-`tilewright bench --shapes LAYERS.csv --tokens TOKENS.txt --random N` draws problems that were not tuned for: layers
-of public models at usual token counts, and random sizes. Each result is checked against float64 within the error bound
-of its format. Then `tilewright.matmul` and `torch.mm` are captured into CUDA graphs, which are replayed in turn over
-rotated operands; the host's launch of a graph is not in its time, in rows of 2026-11-23 from commit c83a863 on. A share
-is cuBLAS's time over ours in the same run: above 1, ours is faster. FP8 stands beside `torch._scaled_mm`, batches
-beside `torch.bmm`, groups beside `torch._grouped_mm`. A row is of the kernels and the choice of its commit: on
+Problems that were not tuned for: layers of public models at usual token counts, and random sizes, as
+`tilewright bench --shapes LAYERS.csv --tokens TOKENS.txt --random N` draws them.
+
+* How they are timed: each result is checked against float64 within the error bound of its format. Then
+  `tilewright.matmul` and its peer are captured into CUDA graphs, which are replayed in turn over rotated operands. The
+  host's launch of a graph is not in the time, in rows of 2026-11-23 from commit c83a863 on.
+* A share is the peer's time over ours in the same run: above 1, ours is faster. The peer is `torch.mm`, which calls cuBLAS;
+  of FP8 `torch._scaled_mm`, of batches `torch.bmm`, of groups `torch._grouped_mm`.
+* A row is of the kernels and the choice of its commit: on
 an H100 random f32 and bf16 TN are older than the fits of decisions 0068, 0074 and 0075. 0074 tells of 419 problems of
 exact f32 on an H200.
 
@@ -53,7 +56,7 @@ def page(rows: Iterable[tuple[Origin, SweepRow]]) -> str:
 def _summary(rows: list[SweepRow]) -> str:
     columns = ["format", "class", "problems:", "geometric mean:", "tenth percentile:", "least:"]
     cells = []
-    for (name, kind), some in classes(rows).items():
+    for (name, kind), some in sorted(classes(rows).items()):
         told = Summary.of([row.share for row in some])
         shares = (f"{share:.3f}" for share in (told.mean, told.tenth, told.least))
         cells.append([name, kind, told.problems, *shares, *(f"{100 * share:.1f} %" for share in told.below)])
@@ -62,8 +65,8 @@ def _summary(rows: list[SweepRow]) -> str:
 
 def _slowest(rows: list[SweepRow]) -> str:
     cells = [
-        (f"{row.share:.3f}", row.problem, f"{row.us:.1f}", row.ran, f"`{row.peer_ran or '-'}`")
-        for name in dict.fromkeys(row.format for row in rows)
+        (f"{row.share:.3f}", row.problem, f"{row.us:.1f}", f"`{row.ran or '-'}`", f"`{row.peer_ran or '-'}`")
+        for name in sorted({row.format for row in rows})
         for row in worst(row for row in rows if row.format == name)
     ]
     return "\n".join(table(("share:", "problem", "us:", "what ran", "cuBLAS's kernel"), cells))

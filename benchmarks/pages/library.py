@@ -34,7 +34,7 @@ HEAD = """\
 Operands are random normal and rotated over more than 256 MB; results are checked against float64, everybody's; then the
 calls are captured into CUDA graphs, which are replayed in turn, the card resting 5 ms before each. A time is the median
 over the replays. **x** is how many times faster `tilewright` is than a peer: the median of the ratios within a round,
-above 1 where it is faster. N: a row-major operand, T: a transposed view.
+above 1 where it is faster. N: a row-major operand, T: a transposed view. Peers without a record have no columns.
 
 This page is written by `benchmarks/write_page.py library`; no number in it is typed by hand.
 """
@@ -91,7 +91,11 @@ def sentence(rows: Sequence[records.Record]) -> str:
         for name in dict.fromkeys(problem.format for problem in suite)
     }
     told = ", ".join(f"{mean:.3f} ({name})" for name, mean in means.items())
-    return f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems."
+    least = min((known[problem][CUBLAS] for problem in suite), default=0.0)
+    return (
+        f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems, of which the least is "
+        f"at {least:.3f}."
+    )
 
 
 def _device(device: str, rows: Sequence[records.Record]) -> list[str]:
@@ -137,23 +141,24 @@ def _table(
     of_one_kind: bool = True,
 ) -> str:
     """A row a problem. of_one_kind: the heading tells their format and order."""
-    columns = [*([] if of_one_kind else ["format"]), "M x N x K", "us:", "TFLOP/s:"]
-    for peer in ("cuBLAS", "cuBLASLt", "torch.compile"):
+    columns = [*([] if of_one_kind else ["format"]), "MxNxK", "us:", "TFLOP/s:"]
+    timed = [peer for peer in (CUBLAS, CUBLASLT, COMPILED) if any(problem in by_peer[peer] for problem in some)]
+    for peer in timed:
         columns += [f"{peer}, us:", "x:"]
     lines = []
     for problem in some:
         row = newest[problem]
         cells = [] if of_one_kind else [f"{problem.format} {problem.orders}"]
         cells += [_shape(problem), _us(row.median_us), f"{row.tflops:.1f}"]
-        for peer in (CUBLAS, CUBLASLT, COMPILED):
+        for peer in timed:
             theirs = by_peer[peer].get(problem)
             cells += ["", ""] if theirs is None else [_us(peers_us(theirs)[peer]), f"{shares(theirs)[peer]:.3f}"]
-        lines.append([*cells, row.extra.get("chosen", "")])
+        lines.append([*cells, f"`{row.extra['chosen']}`" if row.extra.get("chosen") else ""])
     return "\n".join(table([*columns, "what ran"], lines))
 
 
 def _shape(problem: Problem) -> str:
-    return f"{problem.m} x {problem.n} x {problem.k}"
+    return f"{problem.m}x{problem.n}x{problem.k}"
 
 
 def _us(value: float) -> str:

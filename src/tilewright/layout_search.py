@@ -130,6 +130,12 @@ def is_open(step: Step) -> TypeGuard[Relayout]:
 
 def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     """Search pads and XOR swizzles of a shared tile of `schedule`. Raises ScheduleError if there is no such tile."""
+    for given, kind in ((gemm, Gemm), (schedule, Schedule)):
+        if not isinstance(given, kind):
+            raise ScheduleError(
+                f"A layout is searched for a Gemm and a Schedule, and this is a {type(given).__name__}.",
+                hint="relayout_auto(gemm, rung.schedule(gemm), 'A_tile').",
+            )
     # No access to one tile depends on how another one lies.
     schedule = Schedule(*(replace(step, arrangement=None) if is_open(step) else step for step in schedule))
     small = _one_block(gemm, schedule)

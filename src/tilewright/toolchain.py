@@ -15,10 +15,11 @@ import numpy as np
 
 from tilewright.artifacts import Cubin, CudaSource
 from tilewright.codegen import print_cuda
+from tilewright.device.arch import Arch
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS, OPERAND_DTYPES, Array, DType
-from tilewright.errors import LaunchError, ProblemError, ScheduleError
+from tilewright.errors import CompileError, LaunchError, ProblemError, ScheduleError
 from tilewright.html_text import code, folded
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import BATCH, GROUPS, MOST_GROUPS, PART_OF_K, Kernel, Variant
@@ -204,17 +205,39 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
             f"{schedule!r} is not a schedule.",
             hint="give Schedule(Split(...), Bind(...)), or a rung: find_rung('worklog/6').",
         )
-    if variant is not None and not isinstance(variant, Variant):
-        raise ScheduleError(f"{variant!r} is no Variant.", hint="leave it out for what the size allows.")
+    if variant is not None:
+        _check_variant(variant)
     if not isinstance(name, str):
         raise ProblemError(f"name = {name!r} is not a text.", hint="a kernel is called by a text.")
     for dim in ("m", "n", "k"):
         if gemm.size(dim) > MAX_SIZE:
-            raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.")
+            note = "an index of 32 bits must reach the end of the last tile."
+            raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.", note=note, hint="multiply parts.")
     if isinstance(schedule, Rung):
         name, schedule = name or f"{schedule.ladder}_{schedule.slug}", schedule.schedule(gemm)
     resolved, layouts = resolve_layouts(gemm, schedule)
     return Build(gemm, resolved, name or "gemm", variant, layouts)
+
+
+def check_compilable(name: str, kernel: Kernel, target: Arch) -> None:
+    """Raise CompileError where a kernel has instructions that the target lacks: NVRTC passes them on in PTX."""
+    missing = target.missing(kernel.needs)
+    if missing:
+        words = ", ".join(feature.value for feature in missing)
+        raise CompileError(
+            f"{name} cannot be compiled for {target}: it needs {words}.",
+            hint="choose another --arch, or another rung.",
+        )
+
+
+def _check_variant(variant: object) -> None:
+    if not isinstance(variant, Variant):
+        raise ScheduleError(f"{variant!r} is not a Variant.", hint="leave it out for what the size allows.")
+    if not set(variant.exact) <= set("mnk"):
+        raise ScheduleError(f"exact = {variant.exact!r} are not dimensions.", hint="frozenset('mnk') are all of them.")
+    for name, known in (("alignment_bytes", (1, 2, 4, 8, 16)), ("result_bytes", (0, 1, 2, 4, 8, 16))):
+        if getattr(variant, name) not in known:
+            raise ScheduleError(f"{name} = {getattr(variant, name)!r} is not one of {known}.")
 
 
 def arguments(problem: Problem, pointers: Sequence[int], *, part_of_k: int = 0) -> tuple[Any, ...]:

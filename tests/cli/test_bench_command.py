@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import write_page
@@ -70,7 +71,23 @@ def test_bad_words_are_explained(cli: Cli, fake: FakeBench, words: tuple[str, ..
     assert ran.code == 1 and said in ran.err
 
 
-def test_without_pytorch_the_pip_line_is_told(cli: Cli) -> None:
+def test_without_a_gpu_it_says_so_before_it_asks_for_pytorch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.cli.bench.gpu_problem", lambda: "No NVIDIA driver is installed here.")
+    for words in (ONE, ("bench", "--random", "3")):
+        ran = cli(*words)
+        assert ran.code == 1 and ran.err.startswith("Timing needs a GPU: No NVIDIA driver is installed here.\n  Hint: ")
+
+
+def test_a_pytorch_that_sees_no_gpu_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    blind = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setattr("tilewright.cli.bench.gpu_problem", lambda: None)
+    monkeypatch.setattr("tilewright.suite.gpu.extras.require", lambda name, why: blind)
+    ran = cli(*ONE)
+    assert ran.code == 1 and "torch.cuda.is_available() is False" in ran.err
+
+
+def test_without_pytorch_the_pip_line_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.cli.bench.gpu_problem", lambda: None)
     pytest.importorskip("tilewright.suite.gpu")
     try:
         import torch  # noqa: F401

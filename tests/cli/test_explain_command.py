@@ -166,7 +166,7 @@ def test_the_asynchronous_units_are_told_with_the_steps_that_ask_for_them() -> N
     told = explain(built, H200)
     assert [step.step for step in told.steps if step.number is None and step.costs] == []
     said = {repr(step.step).partition("(")[0]: " ".join(step.sentences) for step in told.steps if step.costs}
-    assert "boxes of 8.0 KiB from shared memory by TMA" in said["Transfer"]
+    assert "TMA copies of 8.0 KiB from shared memory" in said["Transfer"]
     assert "1 end of a wgmma group, by a warp each k_tile." in said["Tensorize"]
     assert "on mbarriers, by all warps together in loop k_tile." in said["Pipeline"]
     assert said["Specialize"] == "1 change of the number of registers, by a warp."

@@ -114,6 +114,20 @@ def test_claims_are_not_asked_where_they_do_not_speak(cli: Cli, monkeypatch: pyt
     assert "  not asked here: it is free" in ran.out
 
 
+def test_claims_are_not_asked_of_elements_of_another_width(cli: Cli) -> None:
+    ran = cli("ladder", "worklog", "--size", 64, "--rungs", "2", "--dtype", "bf16")
+    assert ran.code == 0 and "BROKEN" not in ran.out
+    assert "  not asked here: a warp reads one element of A" in ran.out
+    assert "~TFLOP/s: predicted" in ran.out and "TFLOP/s: not known" not in ran.out
+
+
+def test_the_legend_speaks_of_columns_that_are_there(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, shown in ((60, False), (200, True)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = cli("ladder", "worklog", "--size", 64, "--rungs", "3", "--brief").out
+        assert ("bar.: barriers" in out) is ("bar./" in out) is shown
+
+
 def test_a_wrong_result_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     real = collect.run_on_simulator
 

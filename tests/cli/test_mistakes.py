@@ -70,6 +70,27 @@ import tilewright as tw
             1,
             "Cannot write 'nowhere/x.html': there is no folder 'nowhere'.",
         ),
+        (
+            ("predict", "bf16x8"),
+            1,
+            "There is no precision 'bf16x8'.\n"
+            "  Hint: did you mean 'bf16x9'? Known: bf16x9, bf16x6, bf16x3, tf32x3, f16x3, f32_emulated.\n",
+        ),
+        (
+            ("show", "hopper/3", "--ptx", "--arch", "sm_80"),
+            1,
+            "hopper_producer cannot be compiled for sm_80: it needs mbarrier.expect_tx and try_wait, "
+            "cp.async.bulk.tensor, wgmma.mma_async, setmaxnreg.\n  Hint: choose another --arch, or another rung.\n",
+        ),
+        (("explain", "hopper/best", "--arch", "sm_80"), 1, "hopper_best cannot be compiled for sm_80: it needs "),
+        (("new", "for"), 1, "'for' is not a name for a Python module."),
+        (("new", "numpy"), 1, "numpy.py would hide the Python module 'numpy' from all that runs in this folder."),
+        (
+            ("search", "worklog/9", "--show", "--file", "nowhere.jsonl"),
+            1,
+            "There is no file 'nowhere.jsonl'.\n  Hint: a search writes it; --file names another.\n",
+        ),
+        (("export", "--output", "x", "--size", "0"), 1, "A result of 0 x 0 needs no kernel."),
         (("tune", "64x64", "64", "64"), 2, "'64x64' is not a number of rows from 1 on."),
         (
             ("export", "worklog/6", "-o", "/dev/null/x"),

@@ -10,6 +10,7 @@ from command_runs import Cli
 
 from tilewright.cli.compare import pairs
 from tilewright.cli.new import TEMPLATES
+from tilewright.report.own_schedules import names_in
 
 
 @pytest.fixture
@@ -75,6 +76,26 @@ def two(folder: Path) -> Path:
     path = folder / "two.py"
     path.write_text(TWO)
     return path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two", "There is no rung 'two'.\n  Hint: there is a file 'two.py': write two.py.\n"),
+        ("two:wide", "Hint: there is a file 'two.py': write two.py:wide.\n"),
+        ("two.py:", "Hint: there is a file 'two.py': write two.py.\n"),
+        ("two.py:none", "There is no schedule of two.py called 'none'.\n  Hint: Known: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "ladder", "simulate"])
+def test_a_file_that_is_named_wrongly_is_recognised(cli: Cli, two: Path, command: str, name: str, said: str) -> None:
+    assert said in cli(command, name).err.replace("no ladder", "no rung")
+
+
+def test_what_ends_the_process_ends_a_file_that_runs(folder: Path) -> None:
+    (folder / "mine.py").write_text("class Ended(SystemExit): pass\nraise Ended(143)\n")
+    with pytest.raises(SystemExit, match="143"):
+        names_in(folder / "mine.py")
 
 
 def test_a_file_with_several_schedules_asks_which(cli: Cli, two: Path) -> None:

@@ -114,9 +114,9 @@ def _cut(whole: bytes) -> bytes:
     ("damage", "message"),
     [
         (_cut, "'A.npy' is cut short: 37 x 29 float32 take 4292 bytes, and "),
-        (lambda whole: whole[:20], "'A.npy' is no .npy file: EOF: reading array header"),
-        (lambda whole: b"", "'A.npy' is no .npy file: EOF: reading magic string"),
-        (lambda whole: b"hello, world", "'A.npy' is no .npy file: the magic string is not correct;"),
+        (lambda whole: whole[:20], "'A.npy' is not a .npy file: EOF: reading array header"),
+        (lambda whole: b"", "'A.npy' is not a .npy file: EOF: reading magic string"),
+        (lambda whole: b"hello, world", "'A.npy' is not a .npy file: the magic string is not correct;"),
         # A header that asks for more than any memory takes none.
         (lambda whole: whole.replace(b"(37, 29)", b"(9999999, 9999999)"), "'A.npy' is cut short: 9999999 x 9999999 "),
     ],

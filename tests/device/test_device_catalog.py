@@ -101,7 +101,7 @@ def test_lookup_forgives(asked: str, found: str) -> None:
     assert device(device(asked)) is device(asked)
 
 
-@pytest.mark.parametrize("asked", ["RTX 3090 Ti", "", "NVIDIA", "h", "4090 laptop"])
+@pytest.mark.parametrize("asked", ["RTX 3090 Ti", "", "NVIDIA", "h", "4090 laptop", "H20", "L4", "RTX 309", "3"])
 def test_lookup_does_not_guess(asked: str) -> None:
     with pytest.raises(UnknownName):
         device(asked)

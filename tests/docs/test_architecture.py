@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,13 @@ def test_a_name_that_it_gives_is_defined(name: str) -> None:
     for part in name.split("."):
         defined = rf"^\s*(class|def) {part}\b|^\s*{part}\b[^=\n]*="
         assert re.search(defined, CODE, re.MULTILINE), f"nothing defines {part}"
+
+
+def test_its_layers_are_those_that_are_checked() -> None:
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    (layers,) = (one["layers"] for one in linter["contracts"] if one["type"] == "layers")
+    place = {name.strip(): at for at, layer in enumerate(layers) for name in layer.split("|")}
+    table = TEXT.partition("| packages |")[2].partition("\n\n")[0]
+    told = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(told) == sorted(place)
+    assert [place[name] for name in told] == sorted(place.values())

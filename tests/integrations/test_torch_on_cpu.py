@@ -12,6 +12,7 @@ torch: Any = pytest.importorskip("torch")
 from exact import assert_product  # noqa: E402
 
 from tilewright import notices  # noqa: E402
+from tilewright.errors import ProblemError  # noqa: E402
 from tilewright.frontend import compute, linear, matmul  # noqa: E402
 
 
@@ -66,3 +67,10 @@ def test_mistakes_are_told_as_on_a_gpu() -> None:
         matmul(a, a.T.half())
     with pytest.raises(TypeError, match=r"`out` holds torch\.float64"):
         matmul(a, a.T, out=torch.empty(3, 3).double())
+
+
+def test_nested_tensors_are_refused_in_words() -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    for a, b in ((ragged, torch.ones(3, 2)), (torch.ones(2, 3), ragged)):
+        with pytest.raises(ProblemError, match="A nested tensor has no strides"):
+            matmul(a, b)

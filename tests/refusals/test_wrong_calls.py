@@ -13,6 +13,15 @@ import tilewright as tw
 GEMM = tw.Gemm(8, 8, 8)
 ONES = np.ones((8, 8), np.float32)
 
+
+def simulated(**options: Any) -> Any:
+    return tw.build(GEMM, tw.Schedule()).simulate(tw.make_operands(GEMM), **options)
+
+
+def watched(**options: Any) -> Any:
+    return tw.watch(tw.build(GEMM, tw.Schedule()), **options)
+
+
 REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.Gemm(True, 8, 8), "m = True is not a matrix size."),
     (lambda: tw.Gemm(8, 8, 8, lda="9"), "lda = '9' is not a leading dimension."),  # type: ignore[arg-type]
@@ -21,11 +30,29 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.Gemm(8, 8, 8, beta=1j), "beta = 1j is not a number."),  # type: ignore[arg-type]
     (lambda: tw.Gemm(8, 8, 8, alpha=1e39), "alpha = 1e+39 is more than f32 can hold, in which kernels take it."),
     (lambda: tw.Gemm(8, 8, 8, alpha=10**400), "alpha is more than f32 can hold, in which kernels take it."),
-    (lambda: tw.Gemm(8, 8, 8, dtype="f16"), "dtype = 'f16' is a text, not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, dtype="f16"), "dtype = 'f16' is not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, dtype=None), "dtype = None is not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, out=np.float32), f"out = {np.float32!r} is not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, product=3), "product = 3 is not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, a="ROW"), "a = 'ROW' is not an Order."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, epilogue="gelu"), "epilogue = 'gelu' is not an Epilogue."),  # type: ignore[arg-type]
     (lambda: tw.build((8, 8, 8), tw.Schedule()), "The problem to build is a Gemm, not (8, 8, 8)."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is not a schedule."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, None), "None is not a schedule."),  # type: ignore[arg-type]
-    (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is no Variant."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is not a Variant."),  # type: ignore[arg-type]
+    (
+        lambda: tw.build(GEMM, tw.Schedule(), variant=tw.Variant(exact=frozenset("z"))),  # type: ignore[arg-type]
+        "exact = frozenset({'z'}) are not dimensions.",
+    ),
+    (
+        lambda: tw.build(GEMM, tw.Schedule(), variant=tw.Variant(alignment_bytes=3)),
+        "alignment_bytes = 3 is not one of (1, 2, 4, 8, 16).",
+    ),
+    (
+        lambda: tw.build(GEMM, tw.Schedule(), variant=tw.Variant(result_bytes="x")),  # type: ignore[arg-type]
+        "result_bytes = 'x' is not one of (0, 1, 2, 4, 8, 16).",
+    ),
+    (lambda: tw.build(tw.Gemm(2**31 - 1, 1, 1), tw.Schedule()), "m = 2147483647 is more than 2147418111."),
     (lambda: tw.build(GEMM, tw.Schedule(), name=3), "name = 3 is not a text."),  # type: ignore[arg-type]
     (
         lambda: tw.plan((10**30, 2), (2, 2), device="H200"),
@@ -46,6 +73,44 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         lambda: tw.build(GEMM, tw.Schedule()).simulate(GEMM),  # type: ignore[arg-type]
         "A kernel is simulated on Operands, and this is a Gemm.",
     ),
+    (lambda: simulated(schedule="lockstp"), "There is no schedule 'lockstp'."),
+    (lambda: simulated(schedule=3), "There is no schedule '3'."),
+    (lambda: simulated(seed="x"), "seed = 'x' is not a seed."),
+    (lambda: simulated(schedule="warps", seed=-1), "seed = -1 is not a seed."),
+    (lambda: simulated(on_finding="explode"), "There is no on_finding 'explode'."),
+    (lambda: simulated(listeners=[7]), "7 is not a Listener."),
+    (lambda: simulated(blocks=3), "3 are not blocks of a grid."),
+    (lambda: simulated(blocks=[0]), "[0] are not blocks of a grid."),
+    (lambda: simulated(blocks=[(0, 0, 9)]), "Block (0, 0, 9) is not in the grid (1, 1, 1)."),
+    (lambda: tw.watch(GEMM), "A Build is watched, not a Gemm."),  # type: ignore[arg-type]
+    (lambda: watched(block=5), "[5] are not blocks of a grid."),
+    (lambda: watched(block=(0,)), "[(0,)] are not blocks of a grid."),
+    (lambda: watched(block=(0, 9, 0)), "Block (0, 9, 0) is not in the grid (1, 1, 1)."),
+    (lambda: watched(without="x"), "There is no line 'x': the kernel has 17."),
+    (lambda: watched(schedule="x"), "There is no schedule 'x'."),
+    (lambda: watched(most_moments=0), "most_moments = 0 is not a number of steps."),
+    (lambda: watched(most_moments="x"), "most_moments = 'x' is not a number of steps."),
+    (lambda: tw.check(tw.make_operands(GEMM), ONES, result="D"), "There is no result 'D'."),
+    (
+        lambda: tw.check(tw.make_operands(GEMM), ONES, promote_every=-3),
+        "promote_every = -3 is not a number of products.",
+    ),
+    (
+        lambda: tw.relayout_auto(GEMM, tw.find_rung("worklog/6").schedule, "A_tile"),  # type: ignore[arg-type]
+        "A layout is searched for a Gemm and a Schedule, and this is a function.",
+    ),
+    (lambda: tw.plan((8, 8), (8, 8), device="H20"), "There is no device 'H20'."),
+    (lambda: tw.plan((8, 8), (8, 8), device=3), "There is no device '3'."),  # type: ignore[arg-type]
+    (lambda: tw.grouped_matmul(None, None), "grouped_matmul takes a list of matrices as a, and this is a NoneType."),
+    (
+        lambda: tw.grouped_matmul([ONES], 4),
+        "grouped_matmul takes a list of matrices as b, and this is a int.",
+    ),
+    (
+        lambda: tw.plan((8, 8), (8, 8), device="H200", epilogue=lambda x: x * 10**400),
+        "The function computes with a number that float64 cannot hold.",
+    ),
+    (lambda: tw.ops.exp("x"), "A function of tilewright.ops was given a str, not a number."),
     (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
     (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is not a matrix of numbers."),  # type: ignore[arg-type]
     (lambda: tw.matmul(ONES, None), "b is a NoneType, and a is an array of NumPy."),

@@ -194,5 +194,5 @@ def test_the_text_of_a_step_is_the_step(name: str) -> None:
     ids=lambda step: type(step).__name__,
 )
 def test_a_string_in_place_of_a_member_is_refused_with_the_members(step: Step) -> None:
-    with pytest.raises(ScheduleError, match=r"^'.*' is no \w+\.\n  step 1 of 1: .*\n  Hint: use \w+\.\w+"):
+    with pytest.raises(ScheduleError, match=r"^'.*' is not a \w+\.\n  step 1 of 1: .*\n  Hint: use \w+\.\w+"):
         Schedule(step).apply(Gemm(8, 8, 8))

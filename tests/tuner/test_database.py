@@ -93,7 +93,7 @@ def test_what_is_exported_can_be_imported(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("no json", "it is no JSON"),
+        ("no json", "it is not JSON"),
         ("{}", "it has no format"),
         (a_winner().to_json().replace('"format": 3', '"format": 9'), "from a newer tilewright"),
         (a_winner().to_json().replace("100.0", "-1.0"), "median_us is -1.0"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -43,10 +44,12 @@ LadderOrFile = Annotated[
     typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),
 ]
 FormatName = Annotated[
-    str | None, typer.Option("--dtype", metavar="f32|f16|f16_sums|bf16|tf32", help="Default: that of the rung.")
+    str | None, typer.Option("--dtype", metavar="FORMAT", help="f32, f16, f16_sums, bf16, tf32; else the rung's own.")
 ]
 Alpha = Annotated[float, typer.Option("--alpha", help="C = alpha * A @ B + beta * C.")]
 Beta = Annotated[float, typer.Option("--beta", help="With 0, C is not read.")]
+
+Named = TypeVar("Named")
 
 DEFAULT_SIZE = "256"
 DEFAULT_ARCH = "sm_90a"
@@ -54,18 +57,30 @@ DEFAULT_ARCH = "sm_90a"
 
 def chosen_rung(text: str) -> Rung:
     """The rung that a word of the command line names: one of a ladder, or a schedule in a file."""
-    return rung_of_file(text)[0] if is_file(text) else find_rung(text)
+    return rung_of_file(text)[0] if is_file(text) else _found(find_rung, text)
 
 
 def chosen_ladder(text: str) -> tuple[Rung, ...]:
     """The rungs of a ladder, or the schedules in a file."""
-    return rungs_of_file(text) if is_file(text) else find_ladder(text)
+    return rungs_of_file(text) if is_file(text) else _found(find_ladder, text)
+
+
+def _found(find: Callable[[str], Named], text: str) -> Named:
+    """What a name is found to be. Raises UnknownName, which names a file that may be meant."""
+    try:
+        return find(text)
+    except UnknownName as error:
+        path, colon, name = text.partition(":")
+        file = Path(path if path.endswith(".py") else f"{path}.py")
+        if file.is_file():
+            error.hint = f"there is a file {str(file)!r}: write {file}{colon if name else ''}{name}."
+        raise
 
 
 def chosen_problem(text: str, size: str | None, *, default: str = DEFAULT_SIZE, **options: Any) -> tuple[Rung, Gemm]:
     """A rung and its problem: of the size asked for, or that of the file, or `default`."""
     if not is_file(text):
-        rung = find_rung(text)
+        rung = _found(find_rung, text)
         return rung, rung.gemm(*parse_size(size or default), **options)
     rung, gemm = rung_of_file(text)
     sizes = (gemm.m, gemm.n, gemm.k) if size is None else parse_size(size)

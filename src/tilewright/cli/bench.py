@@ -14,8 +14,9 @@ import typer
 from tilewright.bench import records
 from tilewright.cli import output
 from tilewright.cli.bench_drawn import default_place, run_drawn, targets_of
-from tilewright.errors import TilewrightError, UnknownName
+from tilewright.errors import LaunchError, TilewrightError, UnknownName
 from tilewright.problem.emulation import EMULATIONS
+from tilewright.runtime.driver import gpu_problem
 from tilewright.suite.outcomes import BUDGET_SPENT, Outcome
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
@@ -112,6 +113,11 @@ def bench(
 def _bench() -> TorchBench:
     from tilewright.suite.gpu import TorchBench
 
+    problem = gpu_problem()
+    if problem is not None:
+        raise LaunchError(
+            f"Timing needs a GPU: {problem}", hint="`tilewright plan MxNxK` says what matmul would run, and how long."
+        )
     return TorchBench()
 
 

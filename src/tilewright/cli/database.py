@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.output import AsJson
 from tilewright.errors import TilewrightError
 from tilewright.files import read_text
 from tilewright.planning.on_paper import version_of
@@ -46,7 +46,7 @@ def list_(device: DeviceName = None, as_json: AsJson = False) -> int:
     for winner in winners:
         if str(winner.key.device) != heading:
             heading = str(winner.key.device)
-            print(heading)
+            print(f"{heading}: M x N x K, format, orders of A, B and C, alignment; median time; kernel")
         share = "" if winner.share_of_cublas is None else f"  {100 * winner.share_of_cublas:5.1f} % of cuBLAS"
         stale = "" if is_current(winner, version_of) else "  (its kernel has changed since: not used)"
         print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.config}{stale}")

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.output import AsJson
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import DEVICES, device
 from tilewright.device.spec import DeviceSpec

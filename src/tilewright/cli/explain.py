@@ -17,6 +17,7 @@ from tilewright.cli.arguments import (
     chosen_problem,
     formats_of,
 )
+from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import H200
 from tilewright.model.l2 import L2Estimate
 from tilewright.report.collect import target_for
@@ -24,7 +25,7 @@ from tilewright.report.costs import Cost
 from tilewright.report.explain import Explanation, sentence
 from tilewright.report.explain import explain as explanation_of
 from tilewright.report.outlook import outlook
-from tilewright.toolchain import build
+from tilewright.toolchain import build, check_compilable
 
 EXAMPLES = (
     "tilewright explain worklog/6",
@@ -48,6 +49,8 @@ def explain(
     found, gemm = chosen_problem(rung, size, **formats_of(dtype))
     spec = target_for(None, arch, None).spec or H200
     built = build(gemm, found.on(spec))
+    if arch is not None:
+        check_compilable(built.name, built.kernel, known_arch(arch))
     with output.progress("simulating, and trying edits"):
         explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
     if as_json:

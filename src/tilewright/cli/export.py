@@ -31,13 +31,13 @@ def export(
         str | None,
         typer.Argument(
             metavar="RUNG|FILE.py[:NAME]",
-            help="The kernel. Default: what suits the shape best.",
+            help="The kernel. Without one: what suits --size best.",
             autocompletion=complete_rung,
         ),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Default: 4096."),
+        typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Of a RUNG: 4096."),
     ] = None,
     dtype: FormatName = None,
     order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand is column-major.")] = "NN",
@@ -108,6 +108,8 @@ def export(
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:
+    if 0 in shape[:2]:
+        raise TilewrightError(f"A result of {shape[0]} x {shape[1]} needs no kernel.", hint="name a larger --size.")
     a, b = orders_of(order)
     options = {**formats_of(dtype), "a": a, "b": b, "epilogue": epilogue}
     return Gemm(*shape, **options) if rung is None else chosen_rung(rung).gemm(*shape, **options)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.output import AsJson
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError
 from tilewright.report.gate import (

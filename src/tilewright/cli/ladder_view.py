@@ -147,6 +147,7 @@ def _share(row: Row) -> Text | str:
     return NOTHING if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
+BARRIERS = "bar./\nstep"
 COLUMNS: tuple[Column[Row], ...] = (
     Column("\nrung", _rung, 99, justify_left=True),
     Column("\nerror", _error, 90),
@@ -157,7 +158,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("store\nconfl.", _counted(_conflicts(lambda counters: counters.shared_stores)), 68),
     Column("global\n/FMA", _per_fma(Space.GLOBAL), 50),
     Column("shared\n/FMA", _per_fma(Space.SHARED), 45),
-    Column("bar./\nstep", _counted(_barriers), 20),
+    Column(BARRIERS, _counted(_barriers), 20),
     Column("\nregs", _registers, 40),
     Column("smem\nKiB", _shared, 10),
     Column("\noccupancy", _occupancy, 30),
@@ -167,7 +168,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 LEGEND = (
     "error: norm against float64. sectors, wavefronts: for each load request of global, of shared memory. bytes "
     "used: of those that global loads move, in whole sectors. load, store conflicts: share of the wavefronts of shared "
-    "loads, of shared stores, that are bank conflicts. /FMA: loads for each multiply-add. bar.: barriers a k step."
+    "loads, of shared stores, that are bank conflicts. /FMA: loads for each multiply-add."
 )
 
 
@@ -180,9 +181,11 @@ def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) ->
             console.print()
     paragraph(console, _headline(rows, target), style="bold")
     console.print()
-    console.print(fitting_table(console, COLUMNS, rows))
+    table = fitting_table(console, COLUMNS, rows)
+    console.print(table)
     console.print()
-    paragraph(console, LEGEND, style="dim")
+    barriers = any(column.header == BARRIERS for column in table.columns)
+    paragraph(console, LEGEND + (" bar.: barriers a k step." if barriers else ""), style="dim")
     for source in _sources(rows):
         paragraph(console, source, style="dim")
 
@@ -201,7 +204,8 @@ def _size(m: int, n: int, k: int) -> str:
 
 def _sources(rows: Sequence[Row]) -> list[str]:
     """Where the figures and the resources come from."""
-    sources = list(dict.fromkeys(_source(row.figure) for row in rows))
+    known = any(row.figure is not None for row in rows)
+    sources = list(dict.fromkeys(_source(row.figure) for row in rows if row.figure is not None or not known))
     compiled = next((row for row in rows if row.cubin is not None), None)
     if compiled is not None and compiled.cubin is not None:
         sources.append(f"Registers: {compiled.cubin.compiler} for {compiled.cubin.arch}.")

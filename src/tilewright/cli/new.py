@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated
 
@@ -32,9 +34,15 @@ def new(
     if target.removesuffix("a") not in TEMPLATES:
         raise UnknownName("target", target, TEMPLATES)
     path = Path(name if name.endswith(".py") else f"{name}.py")
-    if not path.stem.isidentifier():
+    if not path.stem.isidentifier() or iskeyword(path.stem):
         raise TilewrightError(
-            f"{path.stem!r} is not a name for a Python module.", hint="letters, digits and _; the first not a digit."
+            f"{path.stem!r} is not a name for a Python module.",
+            hint="letters, digits and _; the first not a digit; no word of Python's own.",
+        )
+    if path.parent == Path() and not path.exists() and find_spec(path.stem) is not None:
+        raise TilewrightError(
+            f"{path} would hide the Python module {path.stem!r} from all that runs in this folder.",
+            hint=f"use another name, such as my_{path.stem}.",
         )
     text = (files("tilewright.cli") / "templates" / TEMPLATES[target.removesuffix("a")]).read_text("utf-8")
     write_new(path, text.replace("FILE", path.name))

@@ -26,7 +26,7 @@ EXAMPLES = (
 
 def plan(
     size: Annotated[str, typer.Argument(metavar="N|MxNxK", help="The size of the problem.")],
-    dtype: Annotated[str, typer.Option("--dtype", metavar="f32|f16|bf16|tf32|complex64", help="Of A and B.")] = "f32",
+    dtype: Annotated[str, typer.Option(metavar="FORMAT", help="f32, f16, bf16, tf32 or complex64.")] = "f32",
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help=f"Of f32 operands: {', '.join(PRECISIONS)}.")
     ] = "default",
@@ -124,6 +124,6 @@ def _print_launches(console: Console, product: ProductPlan) -> None:
         output.paragraph(console, f"{', '.join(of)}: {kernel}", indent=2, hanging=3)
     if product.next_best:
         console.print()
-        output.paragraph(console, "next best", style="dim")
+        output.paragraph(console, "next best, by the estimate", style="dim")
         for other in product.next_best:
             output.paragraph(console, f"{other.estimated_us:.1f} us: {other.words}", indent=2, hanging=3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from tilewright.cli.arguments import chosen_problem, formats_of, parse_size
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.frontend.predicting import predict_precision
 from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
@@ -17,6 +18,7 @@ from tilewright.prediction.predict import predict
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
+from tilewright.report.own_schedules import is_file
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, build
@@ -95,6 +97,9 @@ def chosen_subject(text: str, size: str | None, dtype: str | None) -> Subject:
             raise TilewrightError(f"{text} multiplies operands of f32, not {dtype}.", hint="leave out --dtype.")
         subject: Subject = OfPrecision(text, parse_size(size or DEFAULT_SIZE))
     else:
+        near = get_close_matches(text, EMULATIONS, n=1)
+        if near and not is_file(text):
+            raise UnknownName("precision", text, EMULATIONS)
         subject = OfRung(*chosen_problem(text, size, default=DEFAULT_SIZE, **formats_of(dtype)))
     m, n, _ = subject.sizes
     if not m * n:

@@ -57,6 +57,9 @@ def report(
         page = collect_page(chosen, parse_size(size), target, formats=formats_of(dtype), cache=cache, progress=step)
     write_page(page, path)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    for row in (view.row for view in page.views):
+        if row.problem:
+            output.note(f"{row.rung.name} has no counts. {row.problem}")
     if cache.problem is not None:
         output.note(cache.problem)
     if opened and not webbrowser.open(path.absolute().as_uri()):

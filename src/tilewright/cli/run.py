@@ -49,7 +49,7 @@ def load_matrix(name: str, path: Path) -> Array:
         raise ProblemError(f"There is no file {str(path)!r} to read {name} from.") from None
     except (ValueError, EOFError) as error:
         raise ProblemError(
-            f"{str(path)!r} is no .npy file: {str(error).partition(chr(10))[0]}.",
+            f"{str(path)!r} is not a .npy file: {str(error).partition(chr(10))[0]}.",
             hint=f"numpy.save({str(path)!r}, {name}) writes one.",
         ) from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -71,6 +71,8 @@ def search(
         return print_predicted(found, gemm, known_device(device), chosen, budget, as_json)
     path = file or Path(f"search_{found.name.replace('/', '_')}.jsonl")
     if show:
+        if not path.exists():
+            raise TilewrightError(f"There is no file {str(path)!r}.", hint="a search writes it; --file names another.")
         trials = read_trials(path)
     else:
         chosen = None if points is None else _points(points, found)

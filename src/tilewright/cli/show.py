@@ -27,7 +27,7 @@ from tilewright.runtime.nvrtc import compile_ptx
 from tilewright.runtime.register_banks import main_loop
 from tilewright.runtime.sass import disassemble
 from tilewright.schedule.codec import to_data
-from tilewright.toolchain import Build, build
+from tilewright.toolchain import Build, build, check_compilable
 
 EXAMPLES = (
     "tilewright show worklog/6",
@@ -92,7 +92,10 @@ def show(
     found, gemm = chosen_problem(rung, size, **formats_of(dtype))
     built = build(gemm, found, variant=None if variant is None else _VARIANTS[variant])
     shown = built if step is None else _after(built, step, found.name)
-    text = _text(shown, form, known_arch(arch).name)
+    machine = known_arch(arch)
+    if form in (Form.PTX, Form.SASS):
+        check_compilable(shown.name, shown.kernel, machine)
+    text = _text(shown, form, machine.name)
     if as_json:
         steps = {"steps": to_data(shown.schedule)} if form is Form.SCHEDULE else {}
         place = {"step": len(shown.schedule), "of": len(built.schedule)}

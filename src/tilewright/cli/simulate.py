@@ -61,14 +61,14 @@ def simulate(
     alpha: Annotated[float | None, typer.Option(help="C = alpha * A @ B + beta * C. Default: 1.")] = None,
     beta: Annotated[float | None, typer.Option(help="With 0, the default, C is not read.")] = None,
     detectors: Annotated[
-        str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")
+        str, typer.Option(metavar="NAMES", help="What to look for: all, none, or some of races,bounds,unwritten.")
     ] = "all",
     schedule: Annotated[
         str,
         typer.Option(
-            metavar="|".join((*ORDERS, SEARCH)),
-            help="How warps are scheduled: together, each in a drawn order, or with stops at drawn moments, too; or "
-            "every order that can matter, one after the other.",
+            metavar="ORDER",
+            help="How warps are scheduled. lockstep: together; warps: each in a drawn order; moments: with stops at "
+            "drawn moments, too; search: every order that can matter, one after the other.",
         ),
     ] = "lockstep",
     most_orders: Annotated[int, typer.Option(min=1, help="Of a search: orders of one block, at most.")] = MOST_ORDERS,

@@ -334,6 +334,11 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", re.sub(r"sxm\d", "sxm", lowered))
 
 
+def _begins(name: str, wanted: str) -> bool:
+    """Whether a name begins so, with whole numbers: an H20 is not an H200, and an L4 not an L40S."""
+    return name.startswith(wanted) and not (wanted[-1].isdigit() and name[len(wanted) :][:1].isdigit())
+
+
 def device(name: str | DeviceSpec) -> DeviceSpec:
     """The GPU called `name`, as people or the driver write it: "rtx3090", "H200", "NVIDIA A100-SXM4-80GB".
 
@@ -347,7 +352,7 @@ def device(name: str | DeviceSpec) -> DeviceSpec:
     wanted = _key(str(name))
     if wanted in _ALIASES:
         return _ALIASES[wanted]
-    matches = [spec for spec in DEVICES if wanted and _key(spec.name).startswith(wanted)]
+    matches = [spec for spec in DEVICES if wanted and _begins(_key(spec.name), wanted)]
     exact = [spec for spec in matches if _key(spec.name) == wanted]
     if len(exact or matches) != 1:
         raise UnknownName("device", str(name), [spec.name for spec in DEVICES])

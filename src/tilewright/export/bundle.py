@@ -18,14 +18,14 @@ from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import ALL
-from tilewright.errors import CompileError, ProblemError
+from tilewright.errors import ProblemError
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Dim, Gemm, Order
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.tensor_map import ALIGNMENT_BYTES
 from tilewright.schedule import Schedule
-from tilewright.toolchain import Build, build, check_launchable
+from tilewright.toolchain import Build, build, check_compilable, check_launchable
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +231,7 @@ def spec_of(target: Arch) -> DeviceSpec | None:
 
 
 def _check_target(exported: Exported, target: Arch, gemm: Gemm) -> None:
-    missing = target.missing(exported.kernel.needs)
-    if missing:
-        words = ", ".join(feature.value for feature in missing)
-        raise CompileError(
-            f"{exported.entry} cannot be compiled for {target}: it needs {words}.",
-            hint="choose another --arch, or another rung.",
-        )
+    check_compilable(exported.entry, exported.kernel, target)
     spec = spec_of(target)
     if spec is not None:
         check_launchable(exported.build, spec, gemm)

@@ -5,7 +5,7 @@ What runs for lists of matrices is in `lists`, what runs for groups by offsets i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
@@ -86,7 +86,7 @@ def grouped_matmul(
         )
     if rows is not None:
         raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
-    a, b = list(a), list(b)
+    a, b = _listed("a", a), _listed("b", b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
         counts = f"{len(a)} matrices a, {len(b)} b" + ("" if bias is None else f" and {len(biases)} bias")
@@ -98,6 +98,15 @@ def grouped_matmul(
     if isinstance(library, HostArrays):
         return [on_host(x, y, None, None, z, options) for x, y, z in zip(a, b, biases, strict=True)]
     return multiply_list(library, list(zip(a, b, biases, strict=True)), options)
+
+
+def _listed(name: str, given: Any) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise ProblemError(
+            f"grouped_matmul takes a list of matrices as {name}, and this is a {type(given).__name__}.",
+            hint="or one matrix a, with offsets or counts.",
+        )
+    return list(given)
 
 
 def _by_sizes(a: Any, b: Any, sizes: Any, words: tuple[Any, Any, Any], room: Room | None = None) -> Any:

@@ -25,6 +25,7 @@ from tilewright.frontend.symbols import (
     chosen,
     combined,
     drawn,
+    refused,
     rotated,
     rounded,
 )
@@ -65,7 +66,12 @@ __all__ = [
 
 
 def _of(function: Function, x: Any) -> Any:
-    return applied(function, x) if isinstance(x, TRACED) else function.of(x)
+    if isinstance(x, TRACED):
+        return applied(function, x)
+    try:
+        return function.of(x)
+    except (TypeError, ValueError):
+        raise refused(f"A function of tilewright.ops was given a {type(x).__name__}, not a number.") from None
 
 
 def exp(x: Any) -> Any:

@@ -144,7 +144,10 @@ def symbol_of(given: Any) -> Symbol:
     if isinstance(given, Symbol):
         return given
     if isinstance(given, numbers.Real) or (hasattr(given, "dtype") and getattr(given, "shape", None) == ()):
-        return Symbol(Constant.of(float(given)))
+        try:
+            return Symbol(Constant.of(float(given)))
+        except OverflowError:
+            raise refused("The function computes with a number that float64 cannot hold.") from None
     if isinstance(given, (Folded, Quantized)):
         what = "a fold of rows or columns" if isinstance(given, Folded) else "codes with scales of blocks"
         raise refused(

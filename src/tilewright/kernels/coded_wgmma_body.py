@@ -182,7 +182,7 @@ class CodedWgmmaBody:
         )
         return together(
             If(binary(Op.EQ, THREAD, 0), made),
-            ClusterBarrier() if c.cluster > 1 else Barrier("the barriers are there"),
+            ClusterBarrier() if c.cluster > 1 else Barrier("mbarriers are initialised"),
             StartNextGrid() if c.overlapped else (),
         )
 

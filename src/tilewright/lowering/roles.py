@@ -230,7 +230,7 @@ class TmaKernel:
         vectors = self._vectors.barriers(self._teams[1], consumer.together)
         made = (*maps, *loop, *vectors, *self.compute.barriers, FenceBarriers())
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), made)
-        meet = ClusterBarrier() if self.plan.cluster > 1 else Barrier("the barriers are there")
+        meet = ClusterBarrier() if self.plan.cluster > 1 else Barrier("mbarriers are initialised")
         begin = (StartNextGrid(),) if self.plan.overlapped else ()
         return (first, meet, *begin)
 

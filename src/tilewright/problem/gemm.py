@@ -226,11 +226,16 @@ class Gemm:
         for name in ("alpha", "beta"):
             _check_factor(name, getattr(self, name))
         for name in FORMAT_OPTIONS:
-            if isinstance(getattr(self, name), str):
+            if not isinstance(getattr(self, name), DType) and not (name == "product" and self.product is None):
                 raise ProblemError(
-                    f"{name} = {getattr(self, name)!r} is a text, not a number format.",
+                    f"{name} = {getattr(self, name)!r} is not a number format.",
                     hint="use tilewright.F32, F16, BF16 or TF32.",
                 )
+        for name in ("a", "b", "c"):
+            if not isinstance(getattr(self, name), Order):
+                raise ProblemError(f"{name} = {getattr(self, name)!r} is not an Order.", hint="use Order.ROW or COL.")
+        if not isinstance(self.epilogue, Epilogue):
+            raise ProblemError(f"epilogue = {self.epilogue!r} is not an Epilogue.", hint="leave it out for none.")
         if not (self.dtype.is_factor and self.out.is_result):
             factors, results = ([d.name for d in ALL if d.is_factor], [d.name for d in ALL if d.is_result])
             raise FormatError(

@@ -72,9 +72,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     """
     if not isinstance(gemm, Gemm):
         raise ProblemError(f"Operands are made of a Gemm, not of {gemm!r}.", hint="make_operands(Gemm(m, n, k)).")
-    whole = integer_of(seed)
-    if whole is None or whole < 0:
-        raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")
+    check_integer("seed", seed, "seed")
     _check_addressable(gemm)
     _check_memory(gemm)
     rng = np.random.default_rng(seed)
@@ -96,6 +94,13 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     unread |= {one.name for one in gemm.epilogue.written}
     a, b, c, *others = (fill(one.name, one.name in unread) for one in gemm.matrices)
     return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
+
+
+def check_integer(name: str, value: object, what: str, least: int = 0) -> None:
+    """Raises ProblemError for anything but an integer of at least `least`."""
+    whole = integer_of(value)
+    if whole is None or whole < least:
+        raise ProblemError(f"{name} = {value!r} is not a {what}.", hint=f"give an integer of at least {least}.")
 
 
 def _check_addressable(gemm: Gemm) -> None:

@@ -35,11 +35,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.errors import ProblemError
+from tilewright.errors import ProblemError, UnknownName
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import LARGEST_FACTOR, Gemm, OperandName
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
-from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed, unsure
+from tilewright.problem.reference import (
+    Operands,
+    as_multiplied,
+    check_integer,
+    folded_axis,
+    reference,
+    scale_of,
+    summed,
+    unsure,
+)
 from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
 from tilewright.units import ceil_div
 
@@ -338,6 +347,10 @@ def check(operands: Operands, computed: Array, *, promote_every: int = 0, result
             f"A {type(computed).__name__} is not a matrix of numbers.",
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
+    results = ["C", *(one.operand.name for one in operands.gemm.epilogue.results)]
+    if result not in results:
+        raise UnknownName("result", result, results)
+    check_integer("promote_every", promote_every, "number of products")
     expected = reference(operands, result)
     bound = error_bound(operands, promote_every=promote_every, result=result) if expected.size else expected
     return compare(computed, expected, bound)

@@ -14,6 +14,7 @@ from tilewright.bench.records import Record
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES, H200, device
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
 from tilewright.errors import CompilerMissing, LaunchError, TilewrightError
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
@@ -39,7 +40,8 @@ _MOST_SIMULATED_PRODUCTS = 2**27
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """holds is None where the claim was not asked: it speaks of sizes that are multiples of the tile."""
+    """holds is None where the claim was not asked: it speaks of sizes that are multiples of the tile, and of elements
+    as wide as those of the rung's own format."""
 
     sentence: str
     holds: bool | None
@@ -288,7 +290,8 @@ def check_build(
 
 def _claims(rung: Rung, built: Build, counters: Counters) -> tuple[ClaimResult, ...]:
     gemm = built.gemm
-    asked = built.variant.exact == frozenset("mnk") and gemm.m * gemm.n * gemm.k > 0
+    same_bytes = gemm.dtype.bytes == rung.problem.get("dtype", F32).bytes
+    asked = same_bytes and built.variant.exact == frozenset("mnk") and gemm.m * gemm.n * gemm.k > 0
     return tuple(ClaimResult(claim.sentence, claim.holds(counters, gemm) if asked else None) for claim in rung.claims)
 
 

@@ -166,8 +166,8 @@ def sentence(cost: Cost) -> str:
         way = "to" if cost.kind == "bulk load" else "from"
         size = format_bytes(cost.bulk_bytes / max(cost.boxes, 1))
         return (
-            f"{cost.origin}: boxes of {size} {way} shared memory by TMA{each}, {cost.boxes:,} in all; one "
-            "thread asks for each."
+            f"{cost.origin}: TMA copies of {size} {way} shared memory{each}, {cost.boxes:,} in all; one "
+            "thread issues each."
         )
     place = "shared" if cost.space is Space.SHARED else "global"
     direction = "from" if cost.kind == "load" else "to"

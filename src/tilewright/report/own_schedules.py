@@ -89,7 +89,7 @@ def _chosen(text: str) -> tuple[Path, list[OwnSchedule]]:
     path, name = Path(found["path"]), found["name"]
     known = {one.name: one for one in schedules_in(path)}
     if name is not None and name not in known:
-        raise UnknownName(f"schedule in {path.name}", name, known)
+        raise UnknownName(f"schedule of {path.name} called", name, known)
     return path, list(known.values()) if name is None else [known[name]]
 
 
@@ -223,6 +223,8 @@ def names_in(path: Path) -> dict[str, Any]:
     except TilewrightError as error:
         raise TilewrightError(f"{str(path)!r} does not run: {error.headline}", place=_line(error, path)) from None
     except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:  # a signal that ends this process
+            raise
         raise TilewrightError(f"{str(path)!r} does not run: {_told(error)}.", place=_line(error, path)) from None
 
 

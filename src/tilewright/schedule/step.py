@@ -100,7 +100,7 @@ def check_member(value: object, kind: type[Enum]) -> None:
     """Refuse anything that is not a member of a closed set, such as its name as a string."""
     if not isinstance(value, kind):
         members = ", ".join(repr(member) for member in kind)
-        refuse(f"{value!r} is no {kind.__name__}.", hint=f"use {members}.")
+        refuse(f"{value!r} is not a {kind.__name__}.", hint=f"use {members}.")
 
 
 def check_count(value: object, least: int, doing: str, what: str) -> None:

@@ -72,7 +72,10 @@ def some_blocks(grid: Block, blocks: Iterable[Block], cluster: int = 1) -> Array
 
     Raises SimulationError for one that is not in the grid.
     """
-    chosen = np.array([tuple(block) for block in blocks], np.int64).reshape(-1, 3)
+    try:
+        chosen = np.array([tuple(block) for block in blocks], np.int64).reshape(-1, 3)
+    except (TypeError, ValueError):
+        raise SimulationError(f"{blocks!r} are not blocks of a grid.", hint="each is (x, y, z).") from None
     outside = ((chosen < 0) | (chosen >= np.array(grid))).any(axis=1)
     if outside.any():
         raise SimulationError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.errors import ProblemError
+from tilewright.errors import ProblemError, UnknownName
 from tilewright.ir.async_stmt import AsyncStmt, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import Expr
@@ -17,7 +18,7 @@ from tilewright.ir.kernel import PART_OF_K, TILE_FLAGS, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.problem.problem import Problem, Stored, values_of
-from tilewright.problem.reference import Operands
+from tilewright.problem.reference import Operands, check_integer
 from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
@@ -37,7 +38,7 @@ from tilewright.simulator.launch import (
     warps_per_block,
 )
 from tilewright.simulator.listeners import standard_listeners
-from tilewright.simulator.machine import Machine, Order
+from tilewright.simulator.machine import ORDERS, Machine, Order
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.stepped import Chooser, SteppedMachine
@@ -129,6 +130,7 @@ def simulate(
         )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
+    _check_options(schedule, seed, on_finding, heard)
     constants = scalars_of(kernel, operands, part_of_k, batching)
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
@@ -161,6 +163,17 @@ def simulate(
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
     return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, order, seed)
+
+
+def _check_options(schedule: object, seed: object, on_finding: object, heard: Iterable[object]) -> None:
+    if not callable(getattr(schedule, "choose", None)) and schedule not in ORDERS:
+        raise UnknownName("schedule", str(schedule), ORDERS)
+    check_integer("seed", seed, "seed")
+    if on_finding not in get_args(OnFinding):
+        raise UnknownName("on_finding", str(on_finding), get_args(OnFinding))
+    for one in heard:
+        if not isinstance(one, Listener):
+            raise ProblemError(f"{one!r} is not a Listener.", hint="leave listeners out for the usual counters.")
 
 
 def scalars_of(

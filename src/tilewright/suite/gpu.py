@@ -40,6 +40,8 @@ class TorchBench:
 
     def __init__(self) -> None:
         self._torch: Any = extras.require("torch", "Timing cuBLAS")
+        if not self._torch.cuda.is_available():
+            raise LaunchError("torch.cuda.is_available() is False.", hint="install a PyTorch that is built for CUDA.")
         self._gpu = open_gpu(self._torch.cuda.current_device())
         self._library: CublasLt | None = None
         self._timer = TorchTimer(self._torch)

@@ -65,7 +65,7 @@ class Winner:
         try:
             data = parse_json(line)
         except ValueError as error:
-            raise TilewrightError(f"it is no JSON: {error}") from None
+            raise TilewrightError(f"it is not JSON: {error}") from None
         if not isinstance(data, dict) or not isinstance(data.get("format"), int):
             raise TilewrightError("it is not a winner: it has no format")
         if data["format"] > FORMAT:

@@ -60,11 +60,16 @@ class TorchArrays(Signed):
     def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         if c is not None or out is not None or operands:
             return super().key(options, a, b, c, bias, out, operands)
-        key = (  # what most calls ask, in half the time
-            options,
-            a.dtype, a.shape, a.stride(), a.get_device(), a.data_ptr() & 15,
-            b.dtype, b.shape, b.stride(), b.get_device(), b.data_ptr() & 15,
-        )  # fmt: skip
+        try:
+            key = (  # what most calls ask, in half the time
+                options,
+                a.dtype, a.shape, a.stride(), a.get_device(), a.data_ptr() & 15,
+                b.dtype, b.shape, b.stride(), b.get_device(), b.data_ptr() & 15,
+            )  # fmt: skip
+        except RuntimeError:
+            if a.is_nested or b.is_nested:
+                raise ProblemError("A nested tensor has no strides.", hint="use grouped_matmul.") from None
+            raise
         return (
             key
             if bias is None

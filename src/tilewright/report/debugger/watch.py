@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For, If, Let
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import edited
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, integer_of
 from tilewright.problem.reference import Operands, make_operands, view
 from tilewright.report.debugger.page import framed, page_text
 from tilewright.report.debugger.texts import Texts, texts_of
@@ -71,6 +71,8 @@ def watch(
 
     Raises TilewrightError for a line that cannot be left out, SimulationError for a block that is not in the grid.
     """
+    if not isinstance(built, Build):
+        raise TilewrightError(f"A Build is watched, not a {type(built).__name__}.", hint="build(gemm, schedule).")
     kernel, said = built.kernel, ""
     if without is not None:
         kernel, said = left_out(kernel, without)
@@ -100,8 +102,8 @@ def left_out(kernel: Kernel, line: int) -> tuple[Kernel, str]:
     Raises TilewrightError for a line that is none, that declares something, or that holds others.
     """
     lines = kernel_lines(kernel)
-    if not 1 <= line <= len(lines):
-        raise TilewrightError(f"There is no line {line}: the kernel has {len(lines)}.", hint="see show --kernel.")
+    if integer_of(line) is None or not 1 <= line <= len(lines):
+        raise TilewrightError(f"There is no line {line!r}: the kernel has {len(lines)}.", hint="see show --kernel.")
     path, text = lines[line - 1].path, lines[line - 1].text.strip()
     if path is None:
         raise TilewrightError(f"Line {line} is not a statement: {text}", hint="see show --kernel.")

@@ -36,6 +36,7 @@ class Transfer(Step):
         check_member(self.route, Route)
         staged = find_tile(program, self.tile, "transfer")
         doing = f"Cannot copy {self.tile!r} by {self.route.value}"
+        check_flag(self.evict_first, doing, "evict_first")
         fragments = staged.space is Space.REGISTER or staged.operand == "C"
         if self.route is Route.MATRICES and (program.tensorized is None or not fragments):
             refuse(

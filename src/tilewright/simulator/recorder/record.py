@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import ArriveBarrier, ExpectBytes, TmaLoad
 from tilewright.ir.kernel import PART_OF_K, Kernel
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import walk
 from tilewright.problem.problem import values_of
-from tilewright.problem.reference import Operands
+from tilewright.problem.reference import Operands, check_integer
 from tilewright.simulator.context import BLOCK_BARRIER, Observer
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Finding, Kind, Listener, Site, Where, numbers_text
-from tilewright.simulator.launch import Block, arguments, launched_grid, warps_per_block
+from tilewright.simulator.launch import Block, arguments, launched_grid, some_blocks, warps_per_block
 from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder.recorder import Recorder, Seen, rows_of
 from tilewright.simulator.recorder.recording import Fault, Moment, Picture, Recording, Stall
@@ -175,11 +174,8 @@ def record(
     """
     constants = arguments(kernel, {**values_of(operands.problem), PART_OF_K.name: 0})
     grid = launched_grid(kernel, constants)
-    if any(not 0 <= at < extent for at, extent in zip(block, grid, strict=True)):
-        raise SimulationError(
-            f"Block {block} is not in the grid {grid}.",
-            hint="a block is (x, y, z), each from 0 and below the extent of the grid.",
-        )
+    some_blocks(grid, [block])
+    check_integer("most_moments", most_moments, "number of steps", least=1)
 
     def run(observer: Observer, listeners: tuple[Listener, ...] = ()) -> None:
         simulate(

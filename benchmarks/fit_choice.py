@@ -67,7 +67,7 @@ NOTHING = Fit({})
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
-_REMEMBERED_WEIGHS = 0.05
+_REMEMBERED_WEIGHS = 0.5
 """An estimate of the fit before, by a time that was measured."""
 
 _OLDER_WEIGHS = 0.4
@@ -83,7 +83,7 @@ _TREES: dict[str, Any] = {
 
 
 _FURTHER: dict[str, Any] = _TREES | {
-    "max_iter": 80, "learning_rate": 0.2, "min_samples_leaf": 8, "l2_regularization": 10.0, "max_features": 0.5,
+    "max_iter": 40, "learning_rate": 0.2, "min_samples_leaf": 8, "l2_regularization": 10.0, "max_features": 0.5,
 }  # fmt: skip
 """Of trees behind those of a fit (record 0075)."""
 

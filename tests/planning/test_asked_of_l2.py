@@ -140,6 +140,9 @@ SKINNY = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, 
         (SKINNY, 128, True),
         (SKINNY, 64, False),  # all start at once
         (SKINNY, 224, False),  # in waves
+        (replace(SKINNY, stages=6), 96, True),  # an SM has room for two, and one
+        (replace(SKINNY, stages=6), 224, True),
+        (replace(SKINNY, stages=6), 64, False),
         (replace(SKINNY, persistent=True), 224, True),  # 112 blocks with two tiles each
         (replace(SKINNY, persistent=True), 264, False),
         (replace(SKINNY, cluster=(1, 4)), 112, False),

@@ -131,3 +131,10 @@ def test_a_cubin_without_the_kernel_is_refused() -> None:
     cubin = compiled("worklog/6", "sm_80")
     with pytest.raises(CompileError, match="The cubin has no kernel 'another'"):
         MachineCode.of(replace(cubin, entry="another"))
+
+
+@pytest.mark.parametrize("rung", ["hopper/3", "hopper/best"])
+def test_a_rare_branch_is_no_select_of_each_register(rung: str) -> None:
+    """Sums that are set to zero only where there is no k."""
+    names = [name for name, _ in disassembled(compiled(rung, "sm_90a"))[0]]
+    assert names.count("FSEL") == 0 < names.count("HGMMA")

@@ -81,6 +81,15 @@ def test_a_search_whose_time_is_up_behind_what_was_measured_early_has_not_met_th
     assert [result.candidate for result in outcome.results] == [BEST]
 
 
+def test_what_was_measured_early_is_a_result_though_the_search_begins_too_late(tmp_path: Path) -> None:
+    """An import may take longer than a small budget twice over."""
+    early = Early(BEST, BEST, Measured(50.0, 32, 0.0, "kernel", "order"), 0.25)
+    measurer = Measurer()
+    study = a_study(tmp_path)
+    outcome = Tuning(study, Compilers(), measurer, seconds=1.0, started=-9.0, now=measurer.clock, early=[early]).run()
+    assert (outcome.here, outcome.best.candidate) == (1, BEST)
+
+
 def test_the_pace_of_a_search_is_that_of_its_measurements(tmp_path: Path) -> None:
     """Each takes 0.1 s; the finalists at the end do not count."""
     pace = a_search(tmp_path, Measurer()).run().pace

@@ -29,6 +29,11 @@ EXAMPLES = (
 )
 
 
+_MOST_WORKERS = 24
+"""By default. A GPU measures some 22 candidates a second, each of which takes a process half a second to a second, and
+each process as long to start."""
+
+
 def _rows(text: str) -> int:
     """M. A schedule in its place is answered with the command that is meant."""
     if re.fullmatch(r"\d+", text) and int(text):
@@ -73,7 +78,9 @@ def tune(
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="postgresql://... lets machines share a search.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that compile. Default: one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compile. Default: one a core, at most 24.")
+    ] = None,
     list_only: Annotated[
         bool, typer.Option("--list", help="Print the candidates and their predicted times; needs no GPU.")
     ] = False,
@@ -101,7 +108,7 @@ def tune(
     _check_which(m, n, k, suite, shapes)
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
-    with Processes(workers or os.cpu_count() or 1) as processes:
+    with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
         processes.start(0 if list_only else FIRST)
         opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
         from tilewright.cli import tuning

@@ -37,7 +37,7 @@ from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, measured_early
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Candidate, Space, make_space
-from tilewright.tuner.storage import default_url
+from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key
@@ -232,6 +232,7 @@ class _Job:
             builds = begun(measurer, self.spec, self.compilers, like=self.like, first=(self.today,))
             early = measured_early(builds, measurer, self.today) if self.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
+            import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls
             measurer.begin_peers()
             with output.progress("listing and ranking candidates"):
                 space = Space(self.gemm, self.spec, ranking.result(), like=self.like)

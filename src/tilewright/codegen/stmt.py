@@ -148,6 +148,8 @@ class BodyPrinter:
                 yield from self._for(stmt, depth, path)
             case If():
                 yield Line(depth, f"if ({self._expr(stmt.condition)}) {{")
+                if stmt.rare:
+                    yield Line(depth + 1, 'asm volatile("");', "a branch, not selects")
                 yield from self.body(stmt.then, depth + 1, (*path, 0))
                 if stmt.otherwise:
                     yield Line(depth, "} else {")

@@ -79,11 +79,16 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """A branch. Threads of a warp may differ."""
+    """A branch. Threads of a warp may differ.
+
+    rare: hardly ever taken, so that it must cost no more than its condition; the compiler would make a select of each
+    register that a short body sets.
+    """
 
     condition: Expr
     then: tuple[Stmt, ...]
     otherwise: tuple[Stmt, ...] = ()
+    rare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

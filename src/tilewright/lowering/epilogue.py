@@ -332,7 +332,7 @@ class Epilogue:
         """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
         if not reads_shared(self.program) or sums.is_promoted:
             return ()
-        return (If(binary(Op.EQ, size_of(self.program, "k"), 0), sums.zeroed(sums.buffer)),)
+        return (If(binary(Op.EQ, size_of(self.program, "k"), 0), sums.zeroed(sums.buffer), rare=True),)
 
     def store(self, sums: Sums) -> Body:
         plan = self.plan

@@ -122,6 +122,10 @@ class Claims(Generic[Item]):
             if claim is not None:
                 return claim
 
+    def claim_of(self, candidate: Item) -> Claim[Item] | None:
+        """An item, for this process alone; None where it is taken, or none of these."""
+        return self._claimed(candidate) if candidate.key in self._by_key and self._is_free(candidate) else None
+
     def _claimed(self, candidate: Item) -> Claim[Item] | None:
         import optuna
 

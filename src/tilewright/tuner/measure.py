@@ -86,11 +86,9 @@ class GpuMeasurer:
         self._room_bytes = 0
         self._best_us = inf
 
-    def begin(self, *then: Callable[[], object]) -> None:
-        """Begin to compute the reference, in a thread of its own, which does some more when it is done."""
+    def begin(self) -> None:
+        """Begin to compute the reference, in a thread of its own."""
         _ = self._sample_made
-        for work in then:
-            self._beside.submit(work)
 
     def begin_peers(self) -> None:
         """Begin to look for cuBLAS: half a gigabyte to open, which from a cold disk would delay a first measurement."""

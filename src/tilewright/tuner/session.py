@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
-from tilewright.tuner.storage import check_storage, import_ahead
+from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Early, Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
@@ -61,7 +61,7 @@ def begun(
     goes on."""
     builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
     builds.begin(first)
-    measurer.begin(import_ahead)
+    measurer.begin()
     return builds
 
 

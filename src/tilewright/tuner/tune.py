@@ -144,13 +144,18 @@ class Tuning:
         self.pace = Pace()
         self._search_started = now()
         self._crashes: Counter[PlanConfig] = Counter()
-        self._early = {one.candidate: one for one in early}
+        self._early = early
         self._prepared: dict[PlanConfig, Any] = {one.candidate: one.prepared for one in early}
         """What was measured here: a finalist need not wait for the compilers, which are busy until the end."""
 
     def run(self) -> Outcome:
         """Search until the budget is spent or all is measured. Raises TilewrightError if nothing was measured."""
         self.study.free_the_dead()
+        for one in self._early:  # in time or not
+            claim = self.study.claim_of(one.candidate)
+            if claim is not None:
+                self.pace.count(one.at_s - self.started, early=True)
+                self.study.tell(claim, one.measured)
         exhausted = self._search()
         self.study.refresh()
         results = self.study.results()
@@ -181,11 +186,6 @@ class Tuning:
                     claim = self.study.claim()
                     if claim is None:
                         all_taken = self.study.free_the_dead() == 0
-                        continue
-                    if claim.candidate in self._early:
-                        one = self._early[claim.candidate]
-                        self.pace.count(one.at_s - self.started, early=True)
-                        self.study.tell(claim, one.measured)
                         continue
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:

@@ -95,7 +95,8 @@ same products those by 64 blocks took 2 to 29 % more than those by 128, and thos
 _UNEVEN, _UNEVEN_MORE = 0.35, 0.9
 """What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
 `_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
-1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075)."""
+1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075). In f16 and tf32 alike, 40 pairs; one block an SM, where two
+have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
@@ -339,7 +340,8 @@ def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
     rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
     come in waves, or in clusters of four, each of which needs as many free SMs of a GPC."""
     alone = (c.cluster_m * c.cluster_n * c.cluster_k < 4) & ((waves == 1) | (c.persistent > 0))
-    share = blocks / (c.slots * waves)
+    an_sm = blocks / (c.slots / c.together * waves)
+    share = an_sm / np.ceil(an_sm)  # where an SM has room for more than it gets, blocks are spread out all the same
     idle = np.where(alone & (share > 0.5), 1 - share, 0.0)
     return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
 

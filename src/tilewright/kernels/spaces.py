@@ -137,7 +137,7 @@ def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
         subtile=np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n), subtile_stages=np.full(len(c), 2)
     )
     wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks))
-    fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide)
+    fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide) & wgmma.has_registers(wide, gemm)
     names = ("subtile", "subtile_stages", "stages")
     return c.with_columns(**{name: np.where(fits, getattr(wide, name), getattr(c, name)) for name in names})
 

@@ -339,8 +339,8 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     a longer ring, or more of it; of which row each of these is."""
     sides = _sides(gemm)
     less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    of_function = function_registers(gemm)
-    more = c.in_table(("more staged", *sides, of_function), lambda kept: _more_staged(kept, gemm))
+    of_epilogue = function_registers(gemm), *gemm.epilogue.scale
+    more = c.in_table(("more staged", *sides, *of_epilogue), lambda kept: _more_staged(kept, gemm))
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     ordered = (option & 2 > 0) | (c.persistent[row] == 0)
     worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
@@ -374,12 +374,13 @@ def _more_staged(c: Columns, gemm: Gemm) -> Columns:
     do."""
     more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
     other = (wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)) | stores_rows(more.subtile, gemm)
-    fits = stages_more(more) & (wgmma.registers_of(more, gemm) <= wgmma.consumer_registers(more, gemm))
+    fits = stages_more(more) & wgmma.has_registers(more, gemm)
     return more.with_columns(worth=other & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & fits)
 
 
 def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
-    """With two epilogue stages in the place of one, of rows as long as a swizzle atom where that leaves a ring of four.
+    """With two epilogue stages in the place of one, of rows as long as a swizzle atom where that leaves a ring of four
+    and registers.
     Where sums are short, C takes most of the time: ping-pong 128 x 192 with two stages of 32 columns and a ring of four
     takes 0.90 to 1.02 of the time with one and five, 0.96 in the mean of five problems; two stages of 64 take 0.90 to
     1.11 of two of 32, 0.99 in the mean of 49 pairs of kernels of four batches (H200)."""
@@ -387,7 +388,7 @@ def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
     more = _with_stages(c, np.minimum(atom, c.n), 2, gemm)
     longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
     less = _with_stages(c, longer, 2, gemm)
-    deep = more.stages > LEAST_RING
+    deep = (more.stages > LEAST_RING) & wgmma.has_registers(more, gemm)
     return more.with_columns(
         subtile=np.where(deep, more.subtile, less.subtile), stages=np.where(deep, more.stages, less.stages)
     )

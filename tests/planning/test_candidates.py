@@ -17,7 +17,7 @@ from test_dispatch import problem
 
 import tilewright as tw
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, F16, F32
+from tilewright.dtypes import BF16, E4M3, F16, F32
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
 from tilewright.kernels import spaces
@@ -245,6 +245,20 @@ def test_kernels_that_spill_are_refused() -> None:
     across = WgmmaConfig((216, 128, 64), stages=3, swap_ab=True, subtile=64)
     assert "108 accumulators" in across.reasons_against(whole)[0]
     assert not any(replace(across, tile=(m, 128, 64)).reasons_against(whole) for m in (200, 208, 224))
+
+
+def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
+    """As NVRTC 13.0 and 13.5 compile them: 200 accumulators beside subtiles of 32 columns, 192 beside 64, but not with
+    scales of rows and of columns."""
+    plain = Gemm(8192, 8192, 8192, E4M3, out=BF16, b=Order.COL)
+    scaled = replace(plain, epilogue=Epilogue(scale=("m", "n")))
+    config = WgmmaConfig((128, 200, 128), ping_pong=True, subtile=32, raster_rows=16)
+    for n, subtile, fits in ((200, 32, (True, True)), (200, 64, (False, False)), (192, 64, (True, False))):
+        one = replace(config, tile=(128, n, 128), subtile=subtile, stages=3)
+        assert tuple(not one.reasons_against(gemm) for gemm in (plain, scaled)) == fits, (n, subtile)
+    assert not replace(config, tile=(128, 184, 128), subtile=64).reasons_against(scaled)
+    assert replace(config, tile=(128, 208, 128), stages=3).reasons_against(plain)
+    assert replace(config, ping_pong=False, consumers=1).reasons_against(plain)
 
 
 def test_no_choice_stores_rows_with_too_few_registers() -> None:

@@ -122,8 +122,12 @@ def with_long_rows(c: Columns, gemm: Gemm) -> Columns:
     problems in bursts: one of 32 columns takes 1.7 % less than two of 16 in the mean of 17 pairs of kernels, in none
     more; two of 32 take what one of 64 takes (record 0054)."""
     short = (2 * c.subtile * gemm.out.bytes == _LONG_ROW_BYTES) & (c.subtile_stages == 2) & (2 * c.subtile <= c.n)
-    subtile, stages = np.where(short, 2 * c.subtile, c.subtile), np.where(short, 1, c.subtile_stages)
-    return c.with_columns(subtile=subtile, subtile_stages=stages)
+    longer = c.with_columns(
+        subtile=np.where(short, 2 * c.subtile, c.subtile), subtile_stages=np.where(short, 1, c.subtile_stages)
+    )
+    spills = np.logical_not(wgmma.has_registers(longer, gemm))
+    names = ("subtile", "subtile_stages")
+    return c.with_columns(**{name: np.where(spills, getattr(c, name), getattr(longer, name)) for name in names})
 
 
 LEAST_RING = 3
@@ -137,7 +141,7 @@ def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
         subtile=np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n), subtile_stages=np.full(len(c), 2)
     )
     wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks))
-    fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide)
+    fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide) & wgmma.has_registers(wide, gemm)
     names = ("subtile", "subtile_stages", "stages")
     return c.with_columns(**{name: np.where(fits, getattr(wide, name), getattr(c, name)) for name in names})
 

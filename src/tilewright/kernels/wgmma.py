@@ -64,6 +64,14 @@ an stmatrix stores: the last 8 of 216 take one of their own, and spill 8 to 16 b
 _BESIDE_ROWS = 16
 """More registers of a thread where warps store whole rows of C: ping-pong 128 x 192 spills 32 bytes with NVRTC 13.0."""
 
+_NARROW_COLUMNS, _NARROWEST_COLUMNS, _SAVED = 40, 16, 8
+"""Columns of an epilogue subtile up to which a consumer in ping-pong takes fewer registers of a thread, or fewer still,
+and how many: beside 200 and 208 accumulators nine epilogues do not spill with them, each does with 64 columns (NVRTC
+13.0, 13.5). With 208 kernels in clusters do where an operand runs along m or n."""
+
+_BESIDE_SCALES = 8
+"""More of ping-pong with wider subtiles, beside scales of rows and of columns: 128 x 192 spills 96 bytes."""
+
 _BESIDE_INSTRUCTION = 26
 """Registers of a thread beside an instruction's accumulators, without which ptxas 13.0 refuses to compile (C7602)."""
 
@@ -224,13 +232,19 @@ def registers_beside(config: Any) -> Column:
     transposes C on its way out, or sends accumulators to other blocks. Found by compiling 14,000 drawn kernels."""
     transposing = np.logical_and(config.swap_ab, config.subtile > 0)
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
-    unstaged = np.where(config.cluster_k > 1, 112, unstaged)
+    narrow = _is_narrow(config) * (1 + (config.subtile <= _NARROWEST_COLUMNS)) * (config.subtile > 0)
+    unstaged = np.where(config.cluster_k > 1, 112, unstaged) - _SAVED * narrow
     columns = columns_of(config)
     wide = columns + columns % _PAIRED_COLUMNS * 2 > _TRANSPOSED_COLUMNS
     beside = np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
     fragments = fragments_of(config)
     held = _FRAGMENT_REGISTERS * fragments + _SEVERAL_OF_PERSISTENT * config.persistent * (fragments > 1)
     return beside + held * config.left_in_registers
+
+
+def _is_narrow(config: Any) -> Column:
+    """Whether C leaves by few columns at a time, by a consumer in ping-pong."""
+    return np.logical_and(config.ping_pong, config.subtile <= _NARROW_COLUMNS)
 
 
 def promotions(config: Any) -> Column:
@@ -257,9 +271,22 @@ def registers_of(config: Any, gemm: Gemm | None = None) -> Column:
     if gemm is not None:
         once = once + function_registers(gemm) * np.logical_not(config.swap_ab)
         once = once + _BESIDE_ROWS * stores_rows(config.subtile, gemm)
+        crowded = config.ping_pong * np.logical_not(_is_narrow(config))
+        once = once + _BESIDE_SCALES * crowded * ({"m", "n"} <= {*gemm.epilogue.scale})
+        once = once + _SAVED * _is_narrow(config) * (config.subtile <= _NARROWEST_COLUMNS) * (not _along_k(gemm))
     summed = accumulators_of(config) // np.where(promotes_in_turn(config), fragments_of(config), 1)
     twice = (accumulators_of(config) + summed + _BESIDE_PROMOTED) * (config.promote_every > 0)
     return np.maximum(once, twice)
+
+
+def _along_k(gemm: Gemm) -> bool:
+    """Whether both operands run along k in memory."""
+    return (gemm.a, gemm.b) == (Order.ROW, Order.COL)
+
+
+def has_registers(config: Any, gemm: Gemm) -> Column:
+    """Whether a thread of a consumer has them for a problem's epilogue."""
+    return registers_of(config, gemm) <= consumer_registers(config, gemm)
 
 
 def stages_result(config: Any, gemm: Gemm) -> Column:
@@ -374,7 +401,7 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {columns_of(c)}",
     ),
     Law(
-        lambda c, g: registers_of(c, g) > consumer_registers(c, g),
+        lambda c, g: np.logical_not(has_registers(c, g)),
         lambda c, g: (
             f"{accumulators_of(c)} accumulators of a thread{', twice,' if c.promote_every else ''} and what stands "
             f"beside them take {registers_of(c, g)} registers, more than "

@@ -425,7 +425,7 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     """The wgmma kernels that can run where operands lie so, with registers for the epilogue; those that hold pairs, or
     columns that are folded, and that find the scales of blocks of C."""
     if function_registers(gemm):
-        c = c[wgmma.registers_of(c, gemm) <= wgmma.consumer_registers(c, gemm)]
+        c = c[wgmma.has_registers(c, gemm)]
     if gemm.epilogue.scales is not None:
         c = c[c.n % BLOCK == 0]
     if gemm.epilogue.scales is not None or gemm.epilogue.has_pairs or _folds_columns(gemm):

@@ -97,6 +97,27 @@ def test_copies_by_cp_async_are_counted_as_the_simulator_counts_them(orders: tup
             assert float(np.max(mine.wavefronts)) == one.wavefronts or one.wavefronts == 0, (config, one)
 
 
+@pytest.mark.parametrize("tile", [(96, 128, 16), (64, 96, 32), (32, 64, 8)], ids=str)
+def test_single_elements_through_registers_lie_in_banks_of_their_own(tile: tuple[int, int, int]) -> None:
+    """Also where threads do not cover a tile in whole patches: 64 rows, 24 at a time."""
+    warp_tile = (tile[0] // 2, 32)
+    config = SimtConfig(tile, warp_tile, copied=1, unroll=8)
+    gemm = Gemm(4096, 4096, 4096, F32, b=COL)
+    theirs = counted(build_of(gemm, PlanConfig(config)))
+    stores = [one for one in theirs.step.accesses if one.space == "shared" and one.kind == "store"]
+    assert len(stores) == 2 and all(one.wavefronts == one.requests for one in stores), stores
+    setting = Setting(np.array([theirs.blocks]), np.array([int(theirs.steps)]))
+    ours = work_of("simt", Columns.of([config], config.columns), gemm, setting)
+    told = {(one.name, one.kind, one.space): one for one in ours.step.accesses if np.max(one.requests) > 0}
+    for one in theirs.step.accesses:
+        mine = told[one.name, one.kind, one.space]
+        assert float(np.max(mine.wavefronts)) == one.wavefronts or one.wavefronts == 0, (config, one)
+    small = Gemm(70, 101, 45, F32, b=COL)
+    operands = make_operands(small)
+    found, run = run_on_simulator(build_of(small, PlanConfig(config)), operands)
+    assert check(operands, found).ok and not run.findings
+
+
 def test_the_space_has_tiles_of_any_number_of_warps() -> None:
     tiles = simt_tiles()
     assert {48, 80, 96, 160, 192, 224} <= set(tiles.m.tolist()) and {96, 160, 192, 224} <= set(tiles.n.tolist())

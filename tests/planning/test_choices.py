@@ -208,4 +208,6 @@ def test_odd_rows_of_f32_may_be_copied_first_and_those_of_c_leave_room_for_whole
         ranked(gemm, spec, aligned)[0][0]
         for aligned in (Alignment(4, 4, 4), Alignment(16, 16, 16), Alignment(16, 16, 4))
     )
-    assert wide == pytest.approx(results, rel=0.04) == narrow  # all of them in whole tiles
+    assert (
+        results == pytest.approx(narrow, rel=0.04) and 0.9 * results < wide < results
+    )  # loads are wide in all of them

@@ -1,4 +1,4 @@
-"""Odd problems in whole tiles: operands filled up with zeros, a kernel without edges, and C taken from a workspace."""
+"""Odd problems in whole tiles: operands filled up with zeros, and a kernel that guards no load."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from test_matmul import assert_right, drawn
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
 from tilewright.frontend import matmul
+from tilewright.ir.buffer import Space
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.kernels.simt import SimtConfig
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.cost.plans import packing_seconds, reduction_seconds
+from tilewright.planning.cost.plans import packing_seconds
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
 from tilewright.planning.packing import Alignment, Packing, Stack, as_read, fitted, pads_to_tiles
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm, Order
 from tilewright.problem.functions import Activation
+from tilewright.problem.gemm import FACTORS
 from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
@@ -52,7 +56,7 @@ def test_the_product_is_right(
     m, n, k = shape
     a, b, c = drawn(m, k, order=orders[0]), drawn(k, n, order=orders[1]), drawn(m, n)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches[-1].startswith("reduce_f32") and "simt_32x64" in gpu.launches
+    assert gpu.launches[-1].startswith("reduce_f32" if splits > 1 else "simt_32x64")
     assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))
     bias = drawn(n)
     assert_right(matmul(a, b, bias=bias, activation="relu"), a, b, added=np.asarray(bias), activation=Activation.RELU)
@@ -63,20 +67,24 @@ def test_the_product_is_right(
     np.testing.assert_array_equal(np.asarray(around), before, err_msg="something was written beside C")
 
 
-def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:
+def test_the_kernel_guards_no_load_and_reads_what_was_turned() -> None:
     gemm = Gemm(515, 517, 513, F32, b=Order.COL)
     config = whole(gemm, SimtConfig())
     kernels = PaperKernels(H200)
     plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), config)
-    copy, product, last = launches_of(plan)
+    copy, product = launches_of(plan)
     assert copy.source.entry == "copy_transposed_f32x1_transposed_f32x1"
-    assert last.source.entry == "reduce_f32_1x4_128_0"
     built = kernels.products[product.source]
-    assert built.variant.exact == frozenset("mnk") and (built.gemm.a, built.gemm.b) == (Order.COL, Order.ROW)
-    assert (built.gemm.m, built.gemm.n, built.gemm.k) == (640, 768, 528)
+    assert built.variant.filled and built.variant.exact == frozenset("k")
+    assert (built.gemm.a, built.gemm.b) == (Order.COL, Order.ROW)
+    assert (built.gemm.m, built.gemm.n, built.gemm.k) == (515, 517, 528)
+    moves = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, Move)]
+    loads = [move for move in moves if move.src.buffer.name in FACTORS and move.src.buffer.space is Space.GLOBAL]
+    assert loads and all(load.guard is None and load.width == 4 for load in loads)
+    assert any(move.guard is not None for move in moves if move.dst.buffer.name == "C")
     # M x K of A as it lies; of its copy, K x M in whole tiles
     assert copy.arguments[4:8] == (515, 513, 528, 640) and copy.arguments[12:16] == (517, 513, 528, 768)
-    assert plan.scratch_bytes == 4 * (528 * 640 + 528 * 768 + 640 * 768)
+    assert plan.scratch_bytes == 4 * (528 * 640 + 528 * 768)
     assert plan.words.endswith("A and B transposed, padded to tile multiples")
 
 
@@ -101,8 +109,7 @@ def test_what_is_moved_is_counted() -> None:
     filled = whole(gemm, SimtConfig())
     padded = Packing(filled.packed, filled.transposed, tile_multiples=True)
     more, less = (packing_seconds("simt", SimtConfig(), gemm, H200, packing) for packing in (padded, Packing(BOTH)))
-    apart = more - less + reduction_seconds(gemm, gemm, H200, 1)
-    assert 30e-6 < apart < 70e-6  # C once more, 134 MB, a launch or two
+    assert 0 < more - less < 5e-6  # B by 255 columns more
     assert as_read(gemm, filled).ldb == 17 * 256
 
 

@@ -202,7 +202,6 @@ def test_copies_of_a_thread_into_a_stage() -> None:
         assert around.loads_bytes == min(wide_a, wide_b)
         assert around.stores_bytes == (16, 16)
     assert launches.Around(Packing(), 16, 16, 4, 1).stores_bytes == (4, 16)
-    assert launches.Around(Packing(tile_multiples=True), 16, 16, 4, 1).stores_bytes == (16, 16)
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 511, 512, 513, 1000])

@@ -266,6 +266,8 @@ def _assumptions(kernel: Kernel) -> list[str]:
         words.append(f"those of C multiples of {variant.result_bytes}")
     if variant.whole:
         words.append("rows of A and B that end, or go on with zeros, to as many")
+    if variant.filled:
+        words.append("lines of A and B up to a multiple of the tile")
     if variant.near:
         words.append("offsets below 2^31 elements")
     if variant.overwrites:

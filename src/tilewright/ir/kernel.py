@@ -113,6 +113,7 @@ class Variant:
     overwrites: beta is 0, so that C is written and not read.
     repeats: nothing that is stored depends on what stands in the place of lines of A and B behind the last one: it is
     read once more, and a loop over k has no guards but those of k.
+    filled: A and B have lines up to a multiple of the tile, all of whose elements may be read.
     guard: the kernel runs on a condition, which its launch is told on the device; None: always.
 
     >>> Variant(exact=frozenset("mn")).name
@@ -127,6 +128,7 @@ class Variant:
     overwrites: bool = False
     guard: Guard | None = None
     repeats: bool = False
+    filled: bool = False
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -151,6 +153,7 @@ class Variant:
         parts += ["near"] if self.near else []
         parts += ["overwrites"] if self.overwrites else []
         parts += ["repeats"] if self.repeats else []
+        parts += ["filled"] if self.filled else []
         parts += [self.guard.value] if self.guard else []
         return "_".join(parts)
 

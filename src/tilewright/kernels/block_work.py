@@ -16,7 +16,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
 from tilewright.kernels.mma import paired_operand
-from tilewright.kernels.simt import copied_together
+from tilewright.kernels.simt import copied_together, in_short_rows
 from tilewright.kernels.tile_sizes import exchanged_bytes, warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores
 from tilewright.kernels.work import Access, Phase, Work, asked_rows
@@ -251,6 +251,7 @@ def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) 
     """A tile through registers. In shared memory its rows run along m or n: one that lies along k is transposed."""
     width = np.minimum(setting.aligned_bytes, c.copied * gemm.dtype.bytes)
     size_bytes, lines = _size(c, gemm, name)
+    short = in_short_rows(c, gemm, name)
     more = np.where(c.copied == 1, 1, _WIDE // width)
     loaded = Access(
         f"{name}_tile",
@@ -258,12 +259,12 @@ def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) 
         "global",
         width,
         size_bytes / (WARP_THREADS * width),
-        lines=lines * more * np.where(width < _WIDE, _MISALIGNED, 1.0),
+        lines=lines * more * np.where(short, c.k / 8.0, 1.0) * np.where(width < _WIDE, _MISALIGNED, 1.0),
         sectors=size_bytes / _SECTOR_BYTES * more,
     )
     if _along_k(gemm, name):
         # Its rows in shared memory are padded, by as much as keeps a k of 8 to one wavefront.
-        conflicts = c.k / 8.0
+        conflicts = np.where(short, 1.0, c.k / 8.0)
         return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=conflicts)
     stored = np.where(c.copied == 1, gemm.dtype.bytes, _WIDE)
     return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)

@@ -138,7 +138,15 @@ def _distribution(staged: Staged) -> Distribution:
 
 def _steps(tile: Tile, distribution: Distribution, threads: int) -> int:
     """Chunks each thread copies."""
+    if distribution.row_threads:
+        rows = tile.spans[1 - tile.global_minor].extent
+        return _patches(tile, distribution) * ceil_div(rows, threads // distribution.row_threads)
     return ceil_div(tile.elements // distribution.vector, threads)
+
+
+def _patches(tile: Tile, distribution: Distribution) -> int:
+    """Chunks of a row that each thread copies, where so many lie along it."""
+    return tile.spans[tile.global_minor].extent // distribution.vector // distribution.row_threads
 
 
 def _each_thread(program: Program, tile: Tile, env: Env) -> Body:
@@ -157,9 +165,10 @@ def _each_thread(program: Program, tile: Tile, env: Env) -> Body:
 def needs_scope(program: Program, staged: Staged) -> bool:
     """Whether a copy is a straight line, whose names must be kept from those of others by a branch or a loop."""
     tile, distribution = tile_of(program, staged), staged.distribution
-    if distribution is None or tile.elements // distribution.vector % program.threads_per_block:
-        return False
-    return _steps(tile, distribution, program.threads_per_block) == 1
+    threads = program.threads_per_block
+    return distribution is not None and tile.elements // distribution.vector == threads == threads * _steps(
+        tile, distribution, threads
+    )
 
 
 def _shared_out(
@@ -168,7 +177,7 @@ def _shared_out(
     """`copy` for each chunk that is the running thread's own; `name` begins the names of its coordinates."""
     name = name or tile.staged.name
     per_row = tile.spans[tile.global_minor].extent // distribution.vector
-    chunks = tile.elements // distribution.vector
+    rows, chunks = tile.spans[1 - tile.global_minor].extent, tile.elements // distribution.vector
     steps = _steps(tile, distribution, team.threads)
     cyclic = distribution.pattern is Pattern.CYCLIC
 
@@ -177,9 +186,10 @@ def _shared_out(
         across, down = number % per_row, number // per_row
         if distribution.row_threads:
             columns = distribution.row_threads
-            patches = per_row // columns
+            patches = _patches(tile, distribution)
             across = step % patches * columns + team.number % columns
             down = step // patches * (team.threads // columns) + team.number // columns
+        last = (down, rows) if distribution.row_threads else (number, chunks)
         coordinate: list[Expr] = [ZERO, ZERO]
         coordinate[tile.global_minor] = across * distribution.vector
         coordinate[1 - tile.global_minor] = down
@@ -187,7 +197,7 @@ def _shared_out(
         notes = [f"0 .. {span.extent - 1}" for span in tile.spans]
         lets: list[Stmt] = [Let(n, c, note) for n, c, note in zip(names, coordinate, notes, strict=True)]
         body: Body = (*lets, *copy(Chunk(Var(names[0]), Var(names[1]), step)))
-        return (If(binary(Op.LT, number, chunks), body),) if chunks % team.threads else body
+        return (If(binary(Op.LT, *last), body),) if chunks < steps * team.threads else body
 
     return Steps(f"{name}_step", steps, chunk, looped=steps > 1)
 

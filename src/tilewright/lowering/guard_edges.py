@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
-from tilewright.ir.kernel import WIDEST_BYTES
+from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
@@ -21,10 +21,8 @@ from tilewright.lowering.kernel_parts import ELEMENT, is_matrix
 from tilewright.problem.gemm import FACTORS
 
 
-def guard_edges(
-    body: Body, program: Program, exact: frozenset[str], *, whole: bool = False, repeats: bool = False
-) -> Body:
-    """`body` with a guard on each global access that could be out of range. whole, repeats: of `Variant`."""
+def guard_edges(body: Body, program: Program, exact: frozenset[str], variant: Variant) -> Body:
+    """`body` with a guard on each global access that could be out of range."""
     counted = {
         axis.name
         for loop in program.loops
@@ -55,16 +53,18 @@ def guard_edges(
         place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
         if not is_matrix(place):
             return None
+        if variant.filled and place.buffer.name in FACTORS:
+            return None
         inside = conditions(place, stmt.width)
         if isinstance(inside, Const):
             return None
-        ends_inside = stmt.width == 1 or whole or program.gemm.operand(place.buffer.name).contiguous in exact
-        if repeats and place.buffer.name in FACTORS and ends_inside:
+        ends_inside = stmt.width == 1 or variant.whole or program.gemm.operand(place.buffer.name).contiguous in exact
+        if variant.repeats and place.buffer.name in FACTORS and ends_inside:
             repeating = _repeating(stmt, program, exact)
             return (replace(repeating, guard=both(stmt.guard, conditions(repeating.src, 1, {*exact, "m", "n"}))),)
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
-        if (whole and place.buffer.name in FACTORS) or _ends_with_c(stmt, place, program):
+        if (variant.whole and place.buffer.name in FACTORS) or _ends_with_c(stmt, place, program):
             return (_guarded(stmt, conditions),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)

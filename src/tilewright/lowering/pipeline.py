@@ -79,7 +79,7 @@ def lower(
     if not variant.aligned:
         body = checked("narrow_accesses", narrow_accesses(body, program, variant))
     # Guards while an access still has a row and a column.
-    body = checked("guard_edges", guard_edges(body, program, exact, whole=variant.whole, repeats=variant.repeats))
+    body = checked("guard_edges", guard_edges(body, program, exact, variant))
     # Barriers after guards, so that none stands where only some threads come.
     body = checked("place_barriers", place_barriers(body))
     # Offsets last: nothing after this asks which row an access belongs to.

@@ -27,8 +27,8 @@ from tilewright.planning.packing import (
     Groups,
     Shards,
     Stack,
+    as_packed,
     as_read,
-    finishes,
     order_read,
     padded_bytes,
     row_length,
@@ -119,7 +119,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     gemm = in_groups(gemm, config)
     inner = as_read(gemm, config)
     folding = Folding(kernels, gemm, at)
-    size_bytes = folding.at + (_part_bytes(inner, config.split_k, row_of_parts(inner.n)) if finishes(config) else 0)
+    size_bytes = folding.at + (_part_bytes(inner, config.split_k, row_of_parts(inner.n)) if config.split_k > 1 else 0)
     if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
@@ -127,7 +127,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     if config.stream_k:
         zeroed, length, workspace, size_bytes = _streamed(kernels, inner, config, size_bytes)
         steps.append(zeroed)
-    if finishes(config):
+    if config.split_k > 1:
         steps += _parts(kernels, request, inner, alignment, config, places, at)
     else:
         gemm = inner
@@ -179,7 +179,7 @@ def _product(
 ) -> Step:
     """The launch that multiplies."""
     multiplied = Multiplied(request.gemm, request.alignment, request.stack, config)
-    what = "C" if not finishes(config) else "C, padded" if config.split_k == 1 else "partial sums"
+    what = "C" if config.split_k == 1 else "partial sums"
     return Step(launch, pointers, Role.PRODUCT, what, multiplied=multiplied, guard=request.guard)
 
 
@@ -201,7 +201,7 @@ def _copy(gemm: Gemm, config: PlanConfig, name: OperandName, stack: Stack | None
     lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     transposed = order_read(config.kernel.kind, config, gemm, name) is not gemm.operand(name).order
-    read = as_read(gemm, config)
+    read = as_packed(gemm, config)
     to = read.size(read.operand(name).strided), whole_pieces(row_length(read, name), gemm.dtype)
     size_bytes = padded_bytes(*to, gemm.dtype)
     apart = size_bytes // gemm.dtype.bytes
@@ -272,16 +272,14 @@ def _parts(
     places: Mapping[OperandName, tuple[Place, int]],
     at: int,
 ) -> list[Step]:
-    """The product into the workspace, split-K or whole, and what C takes of their sum. inner: as it is read."""
+    """The parts of split-K into the workspace, and C of their sum. inner: as it is read."""
     row = row_of_parts(inner.n)
     part = replace(inner, out=F32, ldc=row, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     inside = replace(alignment, c=TMA_BYTES)
     built = kernels.kernel(part, inside, config, guard=request.guard, constant=request.constant)
     guards = guards_of(request.guard)
-    length, count = 0, 1
-    if config.split_k > 1:
-        length = part_length(inner, config, built.kernel.tile["k"])
-        count = ceil_div(inner.k, length)
+    length = part_length(inner, config, built.kernel.tile["k"])
+    count = ceil_div(inner.k, length)
     grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * (len(part.matrices) + len(guards))
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, nowhere, part_of_k=length))
     pieces = _later_pieces(part, places, request.piece_bytes)
@@ -335,8 +333,7 @@ def _finish(
     problem = Reduction.of(gemm, count, part[1], part[0] * part[1])
     launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
     pointers = ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard))
-    what = f"C of {count} partial sums" if count > 1 else "C of the padded one"
-    return Step(launch, pointers, Role.REDUCTION, what, problem.compulsory_bytes, guard=guard)
+    return Step(launch, pointers, Role.REDUCTION, f"C of {count} partial sums", problem.compulsory_bytes, guard=guard)
 
 
 def _added(gemm: Gemm, partials: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> tuple[tuple[int, int], ...]:

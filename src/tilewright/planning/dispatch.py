@@ -51,7 +51,7 @@ from tilewright.planning.estimates import (
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
-from tilewright.planning.packing import Alignment, as_read, finishes, fitted
+from tilewright.planning.packing import Alignment, as_read, fitted
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
@@ -382,7 +382,7 @@ class Dispatcher:
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or is_ruled_out(request, config):
                 continue
-            if gemm.epilogue.is_whole and (isinstance(config.kernel, GemvConfig) or finishes(config)):
+            if gemm.epilogue.is_whole and (isinstance(config.kernel, GemvConfig) or config.split_k > 1):
                 continue
             seen.add(config)
             if not request.fixed_order or self._sums_as(self._order(request), request.gemm, config):

@@ -15,7 +15,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost.plans import most_us_of_pieces
 from tilewright.planning.emulated import of_pieces, splitting_us
-from tilewright.planning.packing import Shards, finishes
+from tilewright.planning.packing import Shards
 from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.raster import visited
 from tilewright.planning.skinny import skinny_for
@@ -79,7 +79,7 @@ def is_shared(shards: Shards, config: PlanConfig) -> bool:
     """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them, and
     consumers leave the producer's warpgroup registers for a courier (`register_budgets`)."""
     kernel = config.kernel
-    if finishes(config) or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
+    if config.split_k > 1 or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
         return False
     if shards.summed:
         rows = kernel.m * kernel.cluster_m

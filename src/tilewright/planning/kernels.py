@@ -236,22 +236,22 @@ def _formats(gemm: Gemm) -> tuple[Any, ...]:
 
 def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:
     """What may be assumed of a problem as the kernel of a plan finds it, behind copies. Sizes are exact all together
-    or not at all, or k alone where lines are repeated, so that a class has four kernels, not sixteen. A function of the
+    or not at all, or k alone where lines are repeated or filled up, so that a class has few kernels. A function of the
     epilogue is long, and few calls of one have a beta: where that is 0, the way that reads an addend is left out."""
     tile = shape.tile
     exact = frozenset(dim for dim in DIMS if gemm.size(dim) % tile[dim] == 0)
-    repeats = False
+    repeats = filled = False
     if len(exact) < len(DIMS):
-        kernel = config.kernel
-        repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel)
-        exact = frozenset[Dim](("k",) if repeats else ())
+        kernel, filled = config.kernel, config.tile_multiples
+        repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel) and not filled
+        exact = frozenset[Dim](("k",) if repeats or filled else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
     whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
     overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
-    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats)
+    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats, filled=filled)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
@@ -263,7 +263,8 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
     overwrites = all(v.overwrites for v in variants)
     repeats = any(v.repeats for v in variants)  # true of problems of any size
-    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites, repeats=repeats)
+    near, filled = (all(getattr(v, name) for v in variants) for name in ("near", "filled"))
+    return Variant(exact, read, near, result, whole, overwrites, repeats=repeats, filled=filled)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

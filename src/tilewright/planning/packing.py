@@ -220,8 +220,20 @@ def _narrow(alignment: Alignment) -> frozenset[OperandName]:
 
 def as_read(gemm: Gemm, config: PlanConfig) -> Gemm:
     """The problem as the kernel of a plan finds it, behind the packing."""
+    read = as_packed(gemm, config)
+    if not config.tile_multiples:
+        return read
+    return replace(gemm, k=read.k, a=read.a, b=read.b, lda=read.lda, ldb=read.ldb)
+
+
+def as_packed(gemm: Gemm, config: PlanConfig) -> Gemm:
+    """A problem as large as the copies of its operands, which tile multiples fill up with zeros."""
     if config.tile_multiples:
-        gemm = padded_to_tiles(gemm, config)
+        assert not isinstance(config.kernel, GemvConfig)
+        sizes = zip((gemm.m, gemm.n, gemm.k), config.kernel.tile, strict=True)
+        m, n, k = (round_up(size, tile) for size, tile in sizes)
+        plain: dict[str, Any] = {"beta": 0.0, "epilogue": PLAIN, "ld_added": (), "numbers": ()}
+        gemm = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, **plain)
     return behind_packing(gemm, config.kernel.kind, config)
 
 
@@ -234,14 +246,6 @@ def behind_packing(gemm: Gemm, kind: str, packing: Packing | PlanConfig) -> Gemm
         rows = Operand(name, gemm.dtype, order).contiguous
         lies |= {name.lower(): order, f"ld{name.lower()}": padded(gemm.size(rows), gemm.dtype)}
     return replace(gemm, **lies) if lies else gemm
-
-
-def padded_to_tiles(gemm: Gemm, config: PlanConfig) -> Gemm:
-    """A problem of tile multiples, whose C is by itself, with nothing added to it."""
-    assert not isinstance(config.kernel, GemvConfig)
-    sizes = (gemm.m, gemm.n, gemm.k)
-    m, n, k = (round_up(size, tile) for size, tile in zip(sizes, config.kernel.tile, strict=True))
-    return replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
 
 
 def row_length(gemm: Gemm, name: OperandName) -> int:
@@ -269,8 +273,3 @@ def padded_bytes(lines: int, length: int, dtype: DType) -> int:
 def whole_pieces(length: int, dtype: DType) -> int:
     """Elements of a row of a copy, with zeros to the end of 16 bytes."""
     return round_up(max(length, 1), TMA_BYTES // dtype.bytes)
-
-
-def finishes(config: PlanConfig) -> bool:
-    """Whether a launch takes C from a workspace."""
-    return config.split_k > 1 or config.tile_multiples

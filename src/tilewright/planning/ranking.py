@@ -382,11 +382,7 @@ def whole_space(
                 rows = with_split_k(legal, most_parts(kind, legal, gemm, spec))
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
-                clusters += (
-                    streaming_k(legal[legal.raster_rows == 1], read, spec)
-                    if kind == "simt" and not way.tile_multiples
-                    else []
-                )
+                clusters += streaming_k(legal[legal.raster_rows == 1], read, spec) if kind == "simt" else []
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
                 both = (rows, *clusters)

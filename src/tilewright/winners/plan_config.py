@@ -20,7 +20,7 @@ class PlanConfig:
 
     packed: operands that are pre-packed: copied to rows that TMA takes, and transposed where the kernel reads them so
     transposed: those of `packed` that are transposed in the pre-pass though the kernel could read them as they lie
-    tile_multiples: A, B and C are padded to tile multiples; another launch takes what C has of the padded result
+    tile_multiples: copies of A and B are padded to tile multiples with zeros, so that no load has a guard
     """
 
     kernel: KernelConfig

@@ -85,7 +85,7 @@ class Around:
     @property
     def stores_bytes(self) -> tuple[int, int]:
         """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
-        return TMA_BYTES if self.packing.tile_multiples else self.c_bytes, TMA_BYTES
+        return self.c_bytes, TMA_BYTES
 
 
 def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Packing, count: int = 1) -> Any:
@@ -108,7 +108,7 @@ def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Colum
 
 
 def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:
-    """Of the launch that adds up the parts of split-K, or takes C from a padded result."""
+    """Of the launch that adds up the parts of split-K."""
     return moving((parts * F32.bytes + gemm.out.bytes) * sizes.m * sizes.n, spec, 1)
 
 

@@ -23,7 +23,7 @@ from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.cost import simt_features, wgmma_features, wgmma_terms
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
-from tilewright.planning.cost.exchange import parts_of, streams_k
+from tilewright.planning.cost.exchange import parts_of
 from tilewright.planning.cost.launches import (
     MORE_LAUNCHES_SECONDS,
     Around,
@@ -31,7 +31,6 @@ from tilewright.planning.cost.launches import (
     finishing_seconds,
     moving,
     packing_seconds,
-    reduction_seconds,
 )
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
@@ -104,10 +103,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
     parts = c.split_k > 1
     reduced = finishing_seconds(c, sizes, gemm, spec)
-    if packing.tile_multiples:
-        reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
-        kernel = np.where(streams_k(c), np.inf, kernel)
-    more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
+    more = parts * MORE_LAUNCHES_SECONDS
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
 
 

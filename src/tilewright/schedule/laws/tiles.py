@@ -101,11 +101,7 @@ def patches_cover_tiles(program: Program) -> Iterator[Violation]:
         tile, columns = tile_of(program, staged), distribution.row_threads
         chunks = tile.spans[tile.global_minor].extent // distribution.vector
         rows, threads = tile.spans[1 - tile.global_minor].extent, program.threads_per_block
-        whole = [
-            each
-            for each in range(1, min(chunks, threads) + 1)
-            if not (threads % each or chunks % each or rows % (threads // each))
-        ]
+        whole = [each for each in range(1, min(chunks, threads) + 1) if not (threads % each or chunks % each)]
         if distribution.pattern is not Pattern.CYCLIC:
             yield Violation(
                 f"a thread would copy a run of chunks of {staged.name!r}, and share a row with {columns - 1} others.",

@@ -17,7 +17,7 @@ from test_dispatch import problem
 
 import tilewright as tw
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, E4M3, F16, F32
+from tilewright.dtypes import BF16, E4M3, F16, F32, DType
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
 from tilewright.kernels import spaces
@@ -248,17 +248,39 @@ def test_kernels_that_spill_are_refused() -> None:
 
 
 def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
-    """As NVRTC 13.0 and 13.5 compile them: 200 accumulators beside subtiles of 32 columns, 192 beside 64, but not with
-    scales of rows and of columns."""
+    """As NVRTC 13.0 and 13.5 compile them: 200 accumulators beside subtiles of 32 columns, 208 beside 16, 192 beside
+    64, but the last two not with scales of rows and of columns."""
     plain = Gemm(8192, 8192, 8192, E4M3, out=BF16, b=Order.COL)
     scaled = replace(plain, epilogue=Epilogue(scale=("m", "n")))
     config = WgmmaConfig((128, 200, 128), ping_pong=True, subtile=32, raster_rows=16)
-    for n, subtile, fits in ((200, 32, (True, True)), (200, 64, (False, False)), (192, 64, (True, False))):
+    for n, subtile, fits in (
+        *((200, 32, (True, True)), (200, 64, (False, False)), (192, 64, (True, False))),
+        *((208, 16, (True, False)), (208, 32, (False, False)), (200, 16, (True, True))),
+    ):
         one = replace(config, tile=(128, n, 128), subtile=subtile, stages=3)
         assert tuple(not one.reasons_against(gemm) for gemm in (plain, scaled)) == fits, (n, subtile)
     assert not replace(config, tile=(128, 184, 128), subtile=64).reasons_against(scaled)
-    assert replace(config, tile=(128, 208, 128), stages=3).reasons_against(plain)
+    across = Gemm(8192, 8192, 8192, BF16, out=BF16)
+    assert replace(config, tile=(128, 208, 64), subtile=16).reasons_against(across)
+    assert not replace(config, tile=(128, 192, 64), subtile=16).reasons_against(across)
     assert replace(config, ping_pong=False, consumers=1).reasons_against(plain)
+    for gemm, widest in ((plain, 208), (scaled, 200)):
+        some = [one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 2000)]
+        kernels = [one for one in some if isinstance(one, WgmmaConfig) and one.ping_pong]
+        assert max(one.n for one in kernels if one.m == 128) == widest
+        assert not any(one.reasons_against(gemm) for one in kernels)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, BF16])
+def test_fp8_in_clusters_along_n_starts_early(dtype: DType) -> None:
+    """However large the product is; other kernels in both ways."""
+    gemm = Gemm(8192, 8192, 8192, dtype, out=BF16, b=Order.COL)
+    found: dict[bool, set[bool]] = {False: set(), True: set()}
+    for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 2000):
+        kernel = one.kernel
+        if isinstance(kernel, WgmmaConfig) and kernel.persistent:
+            found[kernel.cluster[1] > 1].add(kernel.dependent_launch)
+    assert found == {False: {False, True}, True: {True} if dtype is E4M3 else {False, True}}
 
 
 def test_no_choice_stores_rows_with_too_few_registers() -> None:

@@ -498,15 +498,35 @@ def test_a_plan_gets_what_the_leaves_say_that_it_reaches(values: list[float]) ->
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 255, 256, 257, 319, 320, 1000])
-def test_a_kernel_of_groups_is_chosen_for_more_rows_as_well(rows: int) -> None:
+def test_a_kernel_of_small_groups_is_chosen_for_more_rows_as_well(rows: int) -> None:
     typical = Gemm(rows, 64, 64, BF16)
     found = groups._sizes_of(typical, "m")
     if rows <= 256:
         assert [(share, one.m) for share, one in found] == [(0.75, rows), (0.25, rows + rows // 8 + 1)]
     else:
-        whole = round(rows / 128) * 128
-        assert [(share, one.m) for share, one in found] == [(0.75, whole), (0.25, whole + 128)]
+        assert [(share, one.m) for share, one in found] == [(1.0, round(rows / 128) * 128)]
     assert groups._sizes_of(typical, "k") == ((1.0, typical),)
+
+
+def test_large_groups_may_end_anywhere_and_only_ping_pong_hides_the_search_for_the_next() -> None:
+    """By the terms alone, a kernel beside its own estimate as a product of as many groups."""
+    kernels = [
+        WgmmaConfig((128, 128, 64), ping_pong=True, raster_rows=16, subtile=32),
+        WgmmaConfig((128, 128, 64), ping_pong=True, raster_rows=16, subtile=32, cluster=(2, 1)),
+        WgmmaConfig((128, 128, 64), raster_rows=16, subtile=32),
+    ]
+    c, spec = Columns.of(kernels, WgmmaConfig.columns), device("H200")
+    for rows, uneven in ((1024, 0.25), (128, 0.0)):
+        typical = Gemm(rows, 4096, 2048, BF16, out=BF16, b=Order.COL)
+        found = groups.tma_groups_seconds(c, typical, Groups(8, "m", 4096 * 2048), spec, 128)
+        plain = sum(
+            share
+            * plans.plan_seconds("wgmma", [(c, launches.Around(Packing(), 16, 16, 128, 8))], one, spec, corrected=64)[0]
+            * (1 + 0.02 * np.ceil(one.m / c.m / c.cluster_m) * c.m * c.cluster_m / one.m)
+            for share, one in groups._sizes_of(typical, "m")
+        )
+        ends = 1 + uneven * np.array([128, 256, 128]) / 2 / rows
+        assert found / plain == pytest.approx(ends * [1, 1, 1.04])
 
 
 @pytest.mark.parametrize(

@@ -420,7 +420,7 @@ def estimate_us(
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
     """The wgmma kernels that can run where operands lie so, with registers for the epilogue; those that hold pairs, or
     columns that are folded, and that find the scales of blocks of C."""
-    if function_registers(gemm):
+    if function_registers(gemm) or gemm.epilogue.scale:
         c = c[wgmma.has_registers(c, gemm)]
     if gemm.epilogue.scales is not None:
         c = c[c.n % BLOCK == 0]

@@ -25,8 +25,8 @@ _SMALL_GROUP, _ROWS = 256, 128
 
 _IN_TURN = 1.04
 """Times of a kernel that takes its tiles one after the other: nothing covers how it finds the group of the next one.
-H200, bf16, eighteen fresh groups of 380 to 2000 rows by up to nine kernels, from 52 to 900 GFLOP: the choice is 1.010 of
-the best measured, and 1.018 without this (record 0078)."""
+H200, bf16, eighteen groups of 280 to 2000 rows, half of them uneven, 52 to 960 GFLOP, by up to nine kernels each: the
+choice is 1.010 of the best measured, and 1.018 without this (record 0078)."""
 
 _UNEVEN = 0.25
 """How much it counts that large groups may end anywhere in their last row of tiles, or of clusters of them: half of it

@@ -95,8 +95,8 @@ same products those by 64 blocks took 2 to 29 % more than those by 128, and thos
 _UNEVEN, _UNEVEN_MORE = 0.35, 0.9
 """What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
 `_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
-1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075). In f16 and tf32 alike, 40 pairs; one block an SM, where two
-have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072)."""
+1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075). In f16, tf32 and FP8 alike, 197 pairs; one
+block an SM, where two have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""

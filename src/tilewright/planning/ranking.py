@@ -44,7 +44,7 @@ from tilewright.planning.cost.launches import Around, moving, packing_seconds
 from tilewright.planning.cost.plans import plan_seconds
 from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
-from tilewright.planning.cost.wgmma_terms import reads_pieces
+from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, Stack, behind_packing, ways_to_pack
 from tilewright.planning.raster import first_out
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
@@ -420,8 +420,10 @@ def estimate_us(
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
     """The wgmma kernels that can run where operands lie so, with registers for the epilogue; those that hold pairs, or
     columns that are folded, and that find the scales of blocks of C."""
-    if function_registers(gemm) or gemm.epilogue.scale:
-        c = c[wgmma.has_registers(c, gemm)]
+    if function_registers(gemm) or {"m", "n"} <= {*gemm.epilogue.scale}:
+        key = "registers", function_registers(gemm), gemm.epilogue.scale, *class_of(gemm)
+        told = c.with_facts(key, lambda kept: {"has_registers": wgmma.has_registers(kept, gemm)})
+        c = c[np.flatnonzero(told.has_registers)]
     if gemm.epilogue.scales is not None:
         c = c[c.n % BLOCK == 0]
     if gemm.epilogue.scales is not None or gemm.epilogue.has_pairs or _folds_columns(gemm):

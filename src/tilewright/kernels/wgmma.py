@@ -11,6 +11,7 @@ from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column, Law, reasons_against
 from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
+from tilewright.kernels.wgmma_registers import registers_beside
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,
     columns_of,
@@ -29,14 +30,12 @@ from tilewright.kernels.wgmma_steps import (
     INSTRUCTION_ROWS,
     SWIZZLE_ATOM_BYTES,
     WgmmaTile,
-    function_registers,
     loaded_by_tma,
     nest,
     staged,
     stages_c,
     stored_in_subtiles,
     stored_per_thread,
-    stores_rows,
     through_registers,
     tma_stores,
 )
@@ -57,35 +56,12 @@ MAX_CONSUMER_REGISTERS = 240
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
 
-_TRANSPOSED_COLUMNS, _PAIRED_COLUMNS = 224, 16
-"""Columns of an instruction whose result is transposed, beside which the addresses of more do not fit; and those that
-an stmatrix stores: the last 8 of 216 take one of their own, and spill 8 to 16 bytes (NVRTC 13.0, 13.5), 208 none."""
-
-_BESIDE_ROWS = 16
-"""More registers of a thread where warps store whole rows of C: ping-pong 128 x 192 spills 32 bytes with NVRTC 13.0."""
-
-_NARROW_COLUMNS, _NARROWEST_COLUMNS, _SAVED = 40, 16, 8
-"""Columns of an epilogue subtile up to which a consumer in ping-pong takes fewer registers of a thread, or fewer still,
-and how many: beside 200 and 208 accumulators nine epilogues do not spill with them, each does with 64 columns (NVRTC
-13.0, 13.5). With 208 kernels in clusters do where an operand runs along m or n; and beside scales of rows and columns,
-read again for each subtile, they take 1.04 to 1.26 of the time of 192 or 200 in ten of eleven problems (H200)."""
-
-_BESIDE_SCALES = 8
-"""More of ping-pong with wider subtiles, beside scales of rows and of columns: 128 x 192 spills 96 bytes."""
-
 _BESIDE_INSTRUCTION = 26
 """Registers of a thread beside an instruction's accumulators, without which ptxas 13.0 refuses to compile (C7602)."""
 
 _BESIDE_PROMOTED = 16
 """Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
 kernels."""
-
-_FRAGMENT_REGISTERS = 16
-"""Registers of a thread for 64 rows of a k tile that are read through registers: 64 x 32 elements."""
-
-_SEVERAL_OF_PERSISTENT = 8
-"""More of a persistent block for several times 64 rows: with fewer NVRTC 13.0 spills up to 24 bytes. Found by compiling
-80 drawn kernels."""
 
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
@@ -228,26 +204,6 @@ def consumer_registers(config: Any, gemm: Gemm | None = None) -> Column:
     return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
 
 
-def registers_beside(config: Any) -> Column:
-    """Registers of a thread of a consumer beside its accumulators: with fewer NVRTC 13.0 spills, most of all where it
-    transposes C on its way out, or sends accumulators to other blocks. Found by compiling 14,000 drawn kernels."""
-    transposing = np.logical_and(config.swap_ab, config.subtile > 0)
-    unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
-    narrow = _is_narrow(config) * (1 + (config.subtile <= _NARROWEST_COLUMNS)) * (config.subtile > 0)
-    unstaged = np.where(config.cluster_k > 1, 112, unstaged) - _SAVED * narrow
-    columns = columns_of(config)
-    wide = columns + columns % _PAIRED_COLUMNS * 2 > _TRANSPOSED_COLUMNS
-    beside = np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
-    fragments = fragments_of(config)
-    held = _FRAGMENT_REGISTERS * fragments + _SEVERAL_OF_PERSISTENT * config.persistent * (fragments > 1)
-    return beside + held * config.left_in_registers
-
-
-def _is_narrow(config: Any) -> Column:
-    """Whether C leaves by few columns at a time, by a consumer in ping-pong."""
-    return np.logical_and(config.ping_pong, config.subtile <= _NARROW_COLUMNS)
-
-
 def promotions(config: Any) -> Column:
     """Times that the accumulators are promoted, on the average, in an iteration of the loop over k; 0 for never."""
     every = config.promote_every + (config.promote_every == 0) * config.k
@@ -266,24 +222,12 @@ def stage_rows(config: Any) -> Column:
 
 
 def registers_of(config: Any, gemm: Gemm | None = None) -> Column:
-    """Registers of a thread of a consumer: beside its accumulators in the epilogue, with those for the functions of a
-    problem; where accumulators are promoted, beside both sums in the loop over k."""
-    once = accumulators_of(config) + registers_beside(config)
-    if gemm is not None:
-        once = once + function_registers(gemm) * np.logical_not(config.swap_ab)
-        once = once + _BESIDE_ROWS * stores_rows(config.subtile, gemm)
-        scaled = {"m", "n"} <= {*gemm.epilogue.scale}
-        once = once + _BESIDE_SCALES * config.ping_pong * np.logical_not(_is_narrow(config)) * scaled
-        narrowest = _is_narrow(config) * (config.subtile <= _NARROWEST_COLUMNS)
-        once = once + _SAVED * narrowest * (scaled or not _along_k(gemm))
+    """Registers of a thread of a consumer: beside its accumulators in the epilogue; where accumulators are promoted,
+    beside both sums in the loop over k."""
+    once = accumulators_of(config) + registers_beside(config, gemm)
     summed = accumulators_of(config) // np.where(promotes_in_turn(config), fragments_of(config), 1)
     twice = (accumulators_of(config) + summed + _BESIDE_PROMOTED) * (config.promote_every > 0)
     return np.maximum(once, twice)
-
-
-def _along_k(gemm: Gemm) -> bool:
-    """Whether both operands run along k in memory."""
-    return (gemm.a, gemm.b) == (Order.ROW, Order.COL)
 
 
 def has_registers(config: Any, gemm: Gemm) -> Column:

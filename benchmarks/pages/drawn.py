@@ -21,8 +21,8 @@ of its format. Then `tilewright.matmul` and `torch.mm` are captured into CUDA gr
 rotated operands; the host's launch of a graph is not in its time, in rows of 2026-11-23 from commit c83a863 on. A share
 is cuBLAS's time over ours in the same run: above 1, ours is faster. FP8 stands beside `torch._scaled_mm`, batches
 beside `torch.bmm`, groups beside `torch._grouped_mm`. A row is of the kernels and the choice of its commit: on
-an H100 random f32 and bf16 TN are older than the fits of decisions 0068, 0074 and 0075. 0074 tells of 419 problems of
-exact f32 on an H200.
+an H100 random f32 and bf16 TN are older than the fits of decisions 0068, 0074, 0075 and 0077. 0077 tells of 1,380
+problems of exact f32 on an H200.
 
 `benchmarks/write_page.py drawn` writes this page from the records.
 """

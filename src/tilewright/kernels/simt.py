@@ -360,9 +360,9 @@ _LEAST_ASYNC_BYTES = 4
 
 _SHORT_ROW = 8
 """Neighbours of a row that a warp copies one by one through registers, where a tile has more of them and transposes
-them: they lie in banks of their own, and what a thread copies of one row has one address. A kernel takes 0.96 of the
-time, 0.83 to 1.07 (37 kernels of fresh problems, H200). By cp.async it takes as long, 0.84 to 1.41; where a thread
-copies four together, 1.05, as a warp then meets twice as many lines."""
+them: they lie in banks of their own, and what a thread copies of one row has one address. Kernels take 0.93 of the
+time, 0.60 to 1.14 (137 pairs, H200, benchmarks/results/choice_of_simt.json). By cp.async it takes as long, 0.84 to
+1.41; where a thread copies four together, 1.05: a warp meets twice as many lines (docs/decisions/0077)."""
 
 
 def in_short_rows(c: Any, gemm: Gemm, name: OperandName) -> Any:

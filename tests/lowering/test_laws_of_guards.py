@@ -85,7 +85,7 @@ EXACT = ["", "m", "n", "k", "mk", "mnk"]
 @pytest.mark.parametrize("name", "ABC")
 def test_a_guarded_access_touches_what_lies_inside_and_no_more(name: str, width: int, exact: str) -> None:
     """A whole vector at once; of one that is cut off, one element after the other."""
-    body = guard_edges((access(name, width),), program(), frozenset(exact))  # type: ignore[arg-type]
+    body = guard_edges((access(name, width),), program(), frozenset(exact), Variant())  # type: ignore[arg-type]
     for row, column in product(range(9), range(9)):
         elements = [(row, column + element) for element in range(width)]
         there, found = inside(name, exact, elements), touched(body, row, column)
@@ -96,7 +96,7 @@ def test_a_guarded_access_touches_what_lies_inside_and_no_more(name: str, width:
 @pytest.mark.parametrize("exact", EXACT)
 @pytest.mark.parametrize("name", "AB")
 def test_an_asynchronous_copy_reads_as_many_elements_as_there_are_at_once(name: str, exact: str) -> None:
-    body = guard_edges((access(name, 4, asynchronous=True),), program(), frozenset(exact))  # type: ignore[arg-type]
+    body = guard_edges((access(name, 4, asynchronous=True),), program(), frozenset(exact), Variant())  # type: ignore[arg-type]
     for row, column in product(range(9), range(9)):
         there = inside(name, exact, [(row, column + element) for element in range(4)])
         assert touched(body, row, column) == ([there] if there else [])
@@ -105,10 +105,17 @@ def test_an_asynchronous_copy_reads_as_many_elements_as_there_are_at_once(name: 
 @pytest.mark.parametrize("name", "AB")
 def test_whole_vectors_are_guarded_by_their_first_element(name: str) -> None:
     """Where rows are known to hold whole vectors."""
-    body = guard_edges((access(name, 4),), program(), frozenset(), whole=True)
+    body = guard_edges((access(name, 4),), program(), frozenset(), Variant(whole=True))
     for row, column in product(range(9), range(9)):
         elements = [(row, column + element) for element in range(4)]
         assert touched(body, row, column) == ([elements] if inside(name, "", elements[:1]) else [])
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_lines_that_are_filled_up_are_read_without_a_guard(name: str) -> None:
+    one = access(name, 4)
+    assert guard_edges((one,), program(), frozenset("k"), Variant(frozenset("k"), filled=True)) == (one,)
+    assert guard_edges((one,), program(), frozenset("k"), Variant(frozenset("k"))) != (one,)
 
 
 def test_what_is_settled_or_no_matrix_has_no_guard() -> None:
@@ -116,7 +123,7 @@ def test_what_is_settled_or_no_matrix_has_no_guard() -> None:
     own = Ref(Buffer("own", Space.SHARED, F32, (8,)), (Var("row"),))
     workspace = Ref(Buffer("parts", Space.GLOBAL, F32, ()), (Var("row"),))
     body: Body = (settled, Move(own, workspace, 2), Move(own, own, 2))
-    assert guard_edges(body, program(), frozenset()) == body
+    assert guard_edges(body, program(), frozenset(), Variant()) == body
 
 
 def test_a_loop_that_counts_a_dimension_never_leaves_it() -> None:
@@ -127,7 +134,7 @@ def test_a_loop_that_counts_a_dimension_never_leaves_it() -> None:
 
     def guard(row: Expr, column: Expr, exact: str = "") -> bool:
         one = replace(load, src=replace(load.src, index=(row, column)))
-        ((found),) = guard_edges((one,), plan, frozenset(exact))  # type: ignore[arg-type]
+        ((found),) = guard_edges((one,), plan, frozenset(exact), Variant())  # type: ignore[arg-type]
         return isinstance(found, Move) and found.guard is not None
 
     assert not guard(ROW, digit, "m") and guard(ROW, digit + 1, "m") and guard(ROW, COLUMN, "m")

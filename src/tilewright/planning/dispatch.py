@@ -409,7 +409,8 @@ class Dispatcher:
         found = self._orders.get((typical, every))
         if found is None:
             likely = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True, promote_every=every)
-            for config in chain((config for _, config in likely), (SAFE,)):
+            # Of a k that is filled up the order is that of another length.
+            for config in chain((config for _, config in likely if not config.tile_multiples), (SAFE,)):
                 try:
                     alone = Request(typical, Alignment(16, 16, 16), piece_bytes=request.piece_bytes)
                     plan_of(self.kernels, alone, config)

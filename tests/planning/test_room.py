@@ -100,6 +100,17 @@ def test_dispatch_passes_over_a_few_of_them(crowded: int, number: int) -> None:
     assert dispatcher.plan(request).words == ways[number]
 
 
+def test_where_there_is_no_other_way_one_that_was_passed_over_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = Gemm(1000, 2000, 3000, b=Order.COL)
+    request = Request(gemm, alignment_of_rows(gemm))
+    gpu: Any = PaperGpu(H200.name, H200.arch)
+    dispatcher = Dispatcher(gpu)
+    dispatcher.kernels = Crowded(99)
+    few = list(islice(estimated(request, H200), MOST_PASSED_OVER - 1))
+    monkeypatch.setattr(dispatcher, "_ranked", lambda _: iter(few))
+    assert dispatcher.plan(request).words == str(few[0])
+
+
 def test_what_was_measured_is_passed_over_for_nothing() -> None:
     gemm = Gemm(1000, 2000, 3000, b=Order.COL)
     database: Any = SimpleNamespace(best_plan=lambda *_: PlanConfig(ALONE))

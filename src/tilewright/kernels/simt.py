@@ -178,8 +178,8 @@ class SimtConfig(WarpTiled):
         return digits(self.fma_order, {"m": LANE_BITS, "n": self.columns_together.bit_length() - 1})
 
     def _shared_out(self, gemm: Gemm, name: Literal["A", "B"]) -> Distribute:
-        """Neighbours in memory that a thread copies: of rows that are transposed by cp.async, one element after
-        another, one, so that those of a warp are neighbours."""
+        """Who copies what of a tile. A thread copies neighbours in memory; of rows that are transposed by cp.async, one
+        element after another, one, so that those of a warp are neighbours."""
         transport = self.a_transport if name == "A" else self.b_transport
         vector = self.copied if transport == "registers" else copied_together(self, gemm, name)
         along = bool(in_short_rows(self, gemm, name)) and transport == "registers"

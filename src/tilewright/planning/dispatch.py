@@ -297,7 +297,7 @@ class Dispatcher:
         if request.gemm.accumulators > 1:
             yield from self._gated(request, failures)
             return
-        spilling, passed_over = set(), 0
+        spilling, passed_over = set(), list[Plan]()
         for config in self._ranked(request):
             if registers_of(config) in spilling:
                 continue
@@ -307,10 +307,11 @@ class Dispatcher:
                 except RegistersExceeded:
                     spilling.add(registers_of(config))
                     raise
-                if passed_over < MOST_PASSED_OVER and not self._is_as_estimated(request, config, plan):
-                    passed_over += 1
+                if len(passed_over) < MOST_PASSED_OVER and not self._is_as_estimated(request, config, plan):
+                    passed_over.append(plan)
                     continue
                 yield plan
+        yield from passed_over  # of few ways, such as sums in one order, these may be all
 
     def _is_as_estimated(self, request: Request, config: PlanConfig, plan: Plan) -> bool:
         """Whether a plan's kernel has the room that its estimate counts on; or it was measured, or is the last."""

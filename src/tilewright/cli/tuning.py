@@ -50,9 +50,9 @@ from tilewright.winners.winner import Winner, without_password
 def todays_plan(gemm: Gemm, spec: DeviceSpec, lookup: Lookup) -> PlanConfig:
     """The first plan of dispatch for a problem with aligned addresses: measured, else by estimate."""
     alignment = alignment_of_rows(gemm)
-    found = lookup.best_plan(spec.name, gemm, alignment.least)
+    found = lookup.winner(spec.name, gemm, alignment.least)
     if found is not None:
-        return fitted(found, gemm, alignment)
+        return fitted(found.config, gemm, alignment)
     return next(estimated(Request(gemm, alignment), spec), SAFE)
 
 

@@ -50,7 +50,7 @@ from tilewright.problem.reference import (
     unsure,
 )
 from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +339,12 @@ def check(operands: Operands, computed: Array, *, promote_every: int = 0, result
     holds no numbers.
     """
     if not isinstance(operands, Operands):
-        raise ProblemError(f"Results are held against Operands, not a {type(operands).__name__}.")
+        raise ProblemError(f"Results are held against Operands, not {type_name(operands)}.")
     try:
         np.asarray(computed, np.float64)
     except (TypeError, ValueError):
         raise ProblemError(
-            f"A {type(computed).__name__} is not a matrix of numbers.",
+            f"{type_name(computed, 'A')} is not a matrix of numbers.",
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
     results = ["C", *(one.operand.name for one in operands.gemm.epilogue.results)]

@@ -19,6 +19,7 @@ from tilewright.frontend.shapes import Product
 from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 from tilewright.runtime.memory import c_strides
+from tilewright.units import type_name
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -64,9 +65,7 @@ def refuse_others(**named: Any) -> None:
     """Raises ProblemError for an argument that is not a tensor."""
     for name, tensor in named.items():
         if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}, beside tensors of PyTorch.", hint="pass a tensor."
-            )
+            raise ProblemError(f"{name} is {type_name(tensor)}, beside tensors of PyTorch.", hint="pass a tensor.")
 
 
 def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:

@@ -21,6 +21,7 @@ from tilewright.simulator.launch import Block
 from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder import MOST_MOMENTS, Recording, record
 from tilewright.toolchain import Build
+from tilewright.units import type_name
 
 _VALUES = np.array([-3, -2, -1, 1, 2, 3], np.float32)
 """Every format holds them, sums of thousands of their products are exact, and none is 0, which nothing would change."""
@@ -72,7 +73,7 @@ def watch(
     Raises TilewrightError for a line that cannot be left out, SimulationError for a block that is not in the grid.
     """
     if not isinstance(built, Build):
-        raise TilewrightError(f"A Build is watched, not a {type(built).__name__}.", hint="build(gemm, schedule).")
+        raise TilewrightError(f"A Build is watched, not {type_name(built)}.", hint="build(gemm, schedule).")
     kernel, said = built.kernel, ""
     if without is not None:
         kernel, said = left_out(kernel, without)

@@ -38,7 +38,6 @@ OwnSize = Annotated[
     typer.Option("--size", metavar="N|MxNxK", help="The size of the problem. Default: that of the file, or 256."),
 ]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
-LadderName = Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")]
 LadderOrFile = Annotated[
     str,
     typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),

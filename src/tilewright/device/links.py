@@ -55,4 +55,3 @@ NETWORK_400 = Link(
     collective_us=60,  # [3]
 )
 
-LINKS = (NVLINK_4, NETWORK_400)

@@ -88,12 +88,13 @@ def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, 
         wide = wide if bias is None else wide + bias.float()
         if options.activation is not None:
             wide = activated(options.activation.value, wide)
-        views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
+        of_a, of_b, *others = (seen(one, tight=True) for one in (a, b, *operands))
+        views = Views(of_a, of_b, operands=tuple(others))
         product, into = checked(views, options)
         second = torch.matmul(a.float(), operands[-1].float()) if options.has_second else None
-        first, *others = results_of(wide, product, options, operands, into, views.a.dtype, second)
+        first, *further = results_of(wide, product, options, operands, into, of_a.dtype, second)
         result = first if out is None else out.copy_(first)
-        return (result, *others) if others else result
+        return (result, *further) if further else result
 
 
 def results_of(

@@ -122,7 +122,7 @@ def test_what_others_read() -> None:
     [
         ({"orders": "XX"}, ProblemError, "orders are NN, NT, TN, TT"),
         ({"best": -1}, ProblemError, "best=-1 is not a number of plans"),
-        ({"dtype": "f64"}, DTypeError, "dtypes are f32, f16 and bf16"),
+        ({"dtype": "f64"}, DTypeError, "dtypes are f32, f16, bf16 and complex64; plans of FP8"),
         ({"dtype": "tf32"}, DTypeError, "precision='tf32'"),
         ({"device": "H201"}, UnknownName, "'H200'"),
         ({"device": 5}, UnknownName, "There is no device '5'"),

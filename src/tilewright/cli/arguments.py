@@ -65,7 +65,7 @@ def chosen_ladder(text: str) -> tuple[Rung, ...]:
 
 
 def _found(find: Callable[[str], Named], text: str) -> Named:
-    """What a name is found to be. Raises UnknownName, which names a file that may be meant."""
+    """What a name is found to be. Raises UnknownName, which names a file or an option that may be meant."""
     try:
         return find(text)
     except UnknownName as error:
@@ -73,6 +73,8 @@ def _found(find: Callable[[str], Named], text: str) -> Named:
         file = Path(path if path.endswith(".py") else f"{path}.py")
         if file.is_file():
             error.hint = f"there is a file {str(file)!r}: write {file}{colon if name else ''}{name}."
+        elif re.fullmatch(r"\d{3,}|\d+([x×*]\d+){2}", text):
+            error.hint = f"a size goes behind --size: --size {text}."
         raise
 
 

@@ -135,12 +135,11 @@ class Words:
 
 
 def problems_of(
-    m: int | None, n: int | None, k: int | None, dtype: str | None, out: str | None, order: str | None,
-    shapes: Path | None,
-) -> tuple[Listed, ...]:  # fmt: skip
+    sizes: tuple[int, int, int] | None, dtype: str | None, out: str | None, order: str | None, shapes: Path | None
+) -> tuple[Listed, ...]:
     """The one that is named, those of a file, or of the suite."""
-    if m is not None and n is not None and k is not None:
-        return (Listed(problem(m, n, k, dtype or "f32", out, order or "NN")),)
+    if sizes is not None:
+        return (Listed(problem(*sizes, dtype or "f32", out, order or "NN")),)
     if shapes is not None:
         return listed(shapes)
     from tilewright.suite.problems import FORMATS, ORDERS, problems  # here: a search of one problem does without

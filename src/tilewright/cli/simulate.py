@@ -11,14 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli import output
-from tilewright.cli.arguments import (
-    AsJson,
-    FormatName,
-    OwnSize,
-    RungName,
-    chosen_problem,
-    formats_of,
-)
+from tilewright.cli.arguments import AsJson, FormatName, OwnSize, RungName, chosen_problem, formats_of
 from tilewright.errors import UnknownName
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm

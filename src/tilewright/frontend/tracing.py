@@ -18,16 +18,7 @@ from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, Trac
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.philox import LARGEST_SEED
-from tilewright.problem.values import (
-    Accumulated,
-    Added,
-    Along,
-    Element,
-    Factor,
-    Value,
-    draws_of,
-    leaves_of,
-)
+from tilewright.problem.values import Accumulated, Added, Along, Element, Factor, Value, draws_of, leaves_of
 from tilewright.units import type_name
 
 

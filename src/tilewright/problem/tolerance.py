@@ -365,7 +365,8 @@ def compare(computed: Array, expected: Array, bound: Array) -> Verdict:
     """`check` for a reference and its bound that are known already, of the same shape."""
     actual = np.asarray(computed, dtype=np.float64)
     if actual.shape != expected.shape:
-        return Verdict(False, float("nan"), float("inf"), None, f"shape {actual.shape}, not {expected.shape}")
+        told = "; reshape the flat storage" if actual.shape == (expected.size,) else ""
+        return Verdict(False, float("nan"), float("inf"), None, f"shape {actual.shape}, not {expected.shape}{told}")
     if expected.size == 0:
         return Verdict(True, 0.0, 0.0, None, "empty result")
     finite = np.isfinite(expected) & ~np.isnan(bound)

@@ -168,7 +168,11 @@ def __getattr__(name: str) -> Any:
     if name == "distributed":
         return importlib.import_module("tilewright.distributed")
     if name not in __all__:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        from difflib import get_close_matches  # here, so that `import tilewright` does not wait for it
+
+        near = get_close_matches(name, __all__, n=1)
+        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}{guess}")
     home = _HOME_OF.get(name) or ("tilewright.schedule" if name[0].isupper() else "tilewright.frontend")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value

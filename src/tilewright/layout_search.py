@@ -25,6 +25,7 @@ from tilewright.lowering.variants import variant_for
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.schedule import Relayout, Schedule, Step
+from tilewright.units import type_name
 
 MAX_PAD = 8
 
@@ -133,7 +134,7 @@ def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     for given, kind in ((gemm, Gemm), (schedule, Schedule)):
         if not isinstance(given, kind):
             raise ScheduleError(
-                f"A layout is searched for a Gemm and a Schedule, and this is a {type(given).__name__}.",
+                f"A layout is searched for a Gemm and a Schedule, and this is {type_name(given)}.",
                 hint="relayout_auto(gemm, rung.schedule(gemm), 'A_tile').",
             )
     # No access to one tile depends on how another one lies.

@@ -170,9 +170,14 @@ class Build:
         return None if strips is None or not blocks_per_sm else estimate_l2(strips, found, blocks_per_sm)
 
     def simulate(self, operands: Operands, **options: Any) -> Run:
-        """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""
+        """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`.
+
+        Raises ProblemError for operands that this kernel is not for.
+        """
         from tilewright.simulator import simulate  # here, so that `tilewright show` starts without it
 
+        if isinstance(operands, Operands):
+            _check_suits(self, operands.gemm)
         return simulate(self.kernel, operands, **options)
 
     def search_orders(self, operands: Operands, **options: Any) -> OrderSearch:
@@ -190,6 +195,21 @@ class Build:
     def load(self, gpu: Gpu, *, cache: CubinCache | None = None) -> LoadedKernel:
         """The kernel on a GPU, ready to launch."""
         return load(gpu, self.compile(gpu.arch, cache=cache), self.source)
+
+
+def _check_suits(built: Build, gemm: Gemm) -> None:
+    """Raises ProblemError where a problem breaks what the kernel of a build takes for granted."""
+    hint = "build(operands.gemm, schedule), or make_operands(built.gemm)."
+    if [(one.dtype, one.order) for one in gemm.matrices] != [(one.dtype, one.order) for one in built.gemm.matrices]:
+        raise ProblemError(f"{built.name} was built for {built.gemm}, and the operands are {gemm}.", hint=hint)
+    for dim in sorted(built.variant.exact):
+        tile = built.program.cluster_tile(dim)
+        if gemm.size(dim) % tile:
+            raise ProblemError(
+                f"{built.name} was built for {built.gemm}, with no edges along {dim}, and {dim} = {gemm.size(dim)} is "
+                f"not a multiple of {tile}.",
+                hint=hint,
+            )
 
 
 def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = None, name: str = "") -> Build:

@@ -49,6 +49,24 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def with_article(noun: str, article: str = "a") -> str:
+    """article: "A" at the beginning of a sentence.
+
+    >>> with_article("list"), with_article("int"), with_article("ndarray", "A")
+    ('a list', 'an int', 'An ndarray')
+    """
+    return f"{article}{'n' if noun[0].lower() in 'aeio' or noun == 'ndarray' else ''} {noun}"
+
+
+def type_name(value: object, article: str = "a") -> str:
+    """What a value is, as in a sentence.
+
+    >>> type_name([]), type_name(3, "A")
+    ('a list', 'An int')
+    """
+    return with_article(type(value).__name__, article)
+
+
 def format_bytes(size_bytes: float) -> str:
     """A size in binary units.
 

@@ -50,6 +50,15 @@ def test_what_cannot_be_is_told(cli: Cli, folder: Path, words: tuple[str, ...], 
     assert said in done.err
 
 
+def test_a_function_that_fails_is_told_with_its_line(cli: Cli, folder: Path) -> None:
+    own = "import tilewright as tw\ndef own(gemm: tw.Gemm) -> tw.Schedule:\n    return tw.Shedule()\n"
+    (folder / "mine.py").write_text(own)
+    assert cli("show", "mine.py").err == (
+        "own() failed: AttributeError: module 'tilewright' has no attribute 'Shedule' (did you mean 'Schedule'?).\n"
+        "  line 3: return tw.Shedule()\n"
+    )
+
+
 TWO = """
 import tilewright as tw
 from tilewright import Level

@@ -140,6 +140,7 @@ def test_every_gpu_is_told_or_why_not(cli: Cli) -> None:
     [
         (("--sweep", "64-128", "--all-devices"), "--sweep and --all-devices exclude each other."),
         (("--sweep", "64-128", "--size", "64"), "--sweep has sizes of its own: leave out --size."),
+        (("--all-devices", "--device", "a100"), "--device is of one GPU: leave out --all-devices, or the device."),
         (("--all-devices", "--clock", "1000"), "--clock is of one GPU"),
         (("--all-devices", "--power", "250"), "--power is of one GPU"),
         (("--output", "x.html"), "--output is for --sweep."),

@@ -110,3 +110,9 @@ def test_a_search_says_how_many_orders_it_ran(cli: Cli) -> None:
     assert ran.code == 0 and "All orders: 1 order of 1 block run" in ran.out
     told = cli("simulate", "hopper/1", "--size", "64", "--schedule", "search", "--json").json
     assert told["search"] == {"blocks": 1, "orders": 1, "steps": 24, "complete": True, "same_bits": True, "bound": 1000}
+
+
+def test_a_limit_of_orders_is_refused_where_no_search_runs(cli: Cli) -> None:
+    ran = cli("simulate", "worklog/1", "--size", "32", "--most-orders", "5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--most-orders is of a search: add --schedule search, or leave it out." in ran.err

@@ -159,12 +159,18 @@ def test_the_suite_is_listed_without_a_gpu(cli: Cli) -> None:
 
 
 def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:
-    ran = cli("tune", 512, 512, "--list")
+    ran = cli("tune", "--list")
     assert ran.code == 2
     assert "give M, N and K, or --suite." in ran.err
 
 
-@pytest.mark.parametrize("arguments", [(512,), (512, 512, 512, "--suite")])
+def test_sizes_are_three_numbers_or_one_word(cli: Cli) -> None:
+    first, second = (cli("tune", *words, "--list", "--family", "gemv").out for words in (("64x1x96",), (64, 1, 96)))
+    assert first == second and first.startswith("64x1x96 f32 NN on H200: ")
+    assert cli("tune", 16, "--list", "--family", "simt").out.startswith("16x16x16 f32 NN on H200: ")
+
+
+@pytest.mark.parametrize("arguments", [(), (512, "--suite")])
 def test_wrong_use_is_told_before_a_gpu_is_asked_for(cli: Cli, arguments: tuple[object, ...]) -> None:
     ran = cli("tune", *arguments)
     assert ran.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,11 +201,11 @@ class Winners:
         self.answer, self.error = answer, error
         self.asked: list[tuple[str, int, str | None]] = []
 
-    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
+    def winner(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Any:
         self.asked.append((device, alignment_bytes, order))
         if self.error:
             raise TilewrightError(self.error)
-        return next(iter(self.answer), None)
+        return next((SimpleNamespace(config=one) for one in self.answer), None)
 
 
 def test_a_measured_kernel_comes_first(gpu: State) -> None:

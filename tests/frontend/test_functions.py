@@ -153,7 +153,7 @@ def chooses_by_a_number(acc: Any) -> Any:
         (calls_numpy, "ufunc", "return np.exp(acc)"),
         (calls_math, "takes a number", "return math.exp(acc)"),
         (sums, "no attribute 'sum'", "return acc.sum()"),
-        (closes_over, "computes with a ndarray", "return acc * np.ones(3)"),
+        (closes_over, "computes with an ndarray", "return acc * np.ones(3)"),
         (adds_a_truth, "with a truth", "return acc + (acc > 0)"),
         (large_power, "power of 20", "return acc**20"),
         (without_end, "more than 400 operations", "acc = acc * acc + 1"),

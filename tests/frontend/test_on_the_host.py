@@ -80,8 +80,10 @@ def test_mistakes_are_told_as_on_a_gpu() -> None:
         matmul(a, a.T, out=np.zeros((3, 3), np.float16))
     with pytest.raises(TypeError, match="`out` holds float64, and results are f32, f16 or bf16"):
         matmul(a, a.T, out=np.zeros((3, 3)))
-    with pytest.raises(ProblemError, match="`out` is a masked array"):
-        matmul(a, a.T, out=np.ma.zeros((3, 3), np.float32))
+    masked, out = np.ma.masked_less(a, 0), np.ma.zeros((3, 3), np.float32)
+    for given in ({"a": masked}, {"b": masked.T}, {"c": np.ma.masked_less(a @ a.T, 0)}, {"out": out}):
+        with pytest.raises(ProblemError, match="A masked array is given, and products know no masks"):
+            matmul(**{"a": a, "b": a.T, **given})
     constant = np.zeros((3, 3), np.float32)
     constant.flags.writeable = False
     with pytest.raises(ProblemError, match="`out` is read-only"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from made_up_winners import a_winner
 from planned import asked, paper_dispatcher
 
 import tilewright as tw
@@ -120,7 +122,7 @@ def test_what_others_read() -> None:
     [
         ({"orders": "XX"}, ProblemError, "orders are NN, NT, TN, TT"),
         ({"best": -1}, ProblemError, "best=-1 is not a number of plans"),
-        ({"dtype": "f64"}, DTypeError, "dtypes are f32, f16 and bf16"),
+        ({"dtype": "f64"}, DTypeError, "dtypes are f32, f16, bf16 and complex64; plans of FP8"),
         ({"dtype": "tf32"}, DTypeError, "precision='tf32'"),
         ({"device": "H201"}, UnknownName, "'H200'"),
         ({"device": 5}, UnknownName, "There is no device '5'"),
@@ -150,3 +152,15 @@ def test_without_a_gpu_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         tw.plan((4, 4), (4, 4))
     with pytest.raises(ProblemError, match="no call of it runs"):
         tw.plan((4, 4), (4, 4), device="H200").ran()
+
+
+def test_of_a_tuned_winner_the_measured_time_is_told() -> None:
+    winner = a_winner(k=8192, median_us=4321.0)
+    use_database(SimpleNamespace(winner=lambda *_: winner))
+    found = tw.plan((4096, 4096), (4096, 4096), device="H200")
+    expected = {"m": 4096, "n": 4096, "k": 8192, "median_us": 4321.0, "date": winner.date}
+    assert found.as_data()["products"][0]["winner"] == expected
+    assert "chosen by a tuned winner: 4321.0 us measured at 4096 x 4096 x 8192, 2026-01-01" in str(found)
+    assert "not measured" not in str(found)
+    pieces = tw.plan((4096, 4096), (4096, 4096), precision="bf16x6", device="H200")
+    assert pieces.as_data()["products"][0]["winner"] is None and "TFLOP/s, not measured" in str(pieces)

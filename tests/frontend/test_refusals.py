@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "formats that differ": (lambda: matmul(ones(2, 2), ones(2, 2, dtype=np.float16)), "Cannot multiply f32 by f16."),
     "a format that no kernel takes": (
         lambda: matmul(ones(2, 2, dtype=np.float64), ones(2, 2, dtype=np.float64)),
-        "Cannot multiply a OnGpu of float64.",
+        "Cannot multiply an OnGpu of float64.",
     ),
     "a list": (lambda: matmul([[1.0]], [[1.0]]), "Cannot multiply a list."),
     "two libraries": (
@@ -177,7 +177,7 @@ def test_formats_that_no_kernel_multiplies_are_refused(kind: Any) -> None:
         lambda: grouped_matmul([ones(2, 2, dtype=kind)], [ones(2, 2, dtype=kind)]),
         lambda: matmul(np.ones((2, 2), kind), np.ones((2, 2), kind)),  # on the host
     ):
-        with pytest.raises(TypeError, match=f"Cannot multiply a .* of {np.dtype(kind).name}"):
+        with pytest.raises(TypeError, match=f"Cannot multiply an .* of {np.dtype(kind).name}"):
             call()
 
 

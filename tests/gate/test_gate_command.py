@@ -154,7 +154,11 @@ def test_a_bad_snapshot_is_refused_shortly(gate: Cli, text: str | None, says: st
         ("x = 1\ny = x.z\n", "AttributeError: 'int' object has no attribute 'z'.\n  line 2: y = x.z"),
         ("def f(:\n", "SyntaxError"),
         ("raise SystemExit(3)\n", "SystemExit: 3."),
-        ("x = 1\n", "'kernels.py' names no schedule."),
+        (
+            "x = 1\n",
+            "'kernels.py' names no schedule.\n  Hint: give one a name at the top level: tiled = tw.Schedule(...)",
+        ),
+        ("def own(gemm):\n    return None\n", "or def own(gemm: tw.Gemm) -> tw.Schedule: ..., with both annotations."),
         (
             "import tilewright as tw\na = tw.Gemm(8, 8, 8)\nb = tw.Gemm(8, 8, 16)\n",
             "'kernels.py' has 2 problems: a, b.",

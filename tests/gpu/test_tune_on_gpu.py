@@ -76,9 +76,10 @@ def test_tuning_stores_a_winner_that_dispatch_finds(tmp_path: Path, capsys: pyte
     assert data["elapsed_s"] < 26
     assert data["measured"] > 5
     gpu = open_gpu()
-    found = Lookup(version_of, Database()).best_plan(gpu.name, Gemm(768, 768, 768), 16)
+    found = Lookup(version_of, Database()).winner(gpu.name, Gemm(768, 768, 768), 16)
     assert data["stored"] and found is not None
-    assert found.as_data() == {name: data[name] for name in found.as_data()}
+    config = found.config.as_data()
+    assert config == {name: data[name] for name in config}
 
 
 def test_the_same_command_measures_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

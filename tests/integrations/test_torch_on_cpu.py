@@ -13,7 +13,7 @@ from exact import assert_product  # noqa: E402
 
 from tilewright import notices  # noqa: E402
 from tilewright.errors import ProblemError  # noqa: E402
-from tilewright.frontend import compute, linear, matmul  # noqa: E402
+from tilewright.frontend import compute, grouped_matmul, linear, matmul, scaled_matmul  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,50 @@ def test_gradients_are_right(activation: str | None) -> None:
     theirs = torch.autograd.grad(expected.square().sum(), (x, weight, bias))
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+
+
+def spread(*shape: int) -> Any:
+    """A matrix of every other row and column of a larger one: neither index is contiguous."""
+    *batch, m, n = shape
+    return torch.randn(*batch, 2 * m, 2 * n)[..., ::2, ::2]
+
+
+def test_tensors_lie_as_they_like() -> None:
+    a, b, bias, c = spread(7, 5), spread(5, 6), torch.randn(12)[::2], spread(7, 6)
+    assert_product(matmul(a, b, c=c, bias=bias), a, b, c=c, bias=bias)
+    assert_product(matmul(a.T.contiguous().T, b), a, b)
+    torch.testing.assert_close(linear(a, b.T), a @ b)
+    torch.testing.assert_close(matmul(a[:1].expand(7, 5), b), a[:1].expand(7, 5) @ b)
+    torch.testing.assert_close(matmul(spread(3, 7, 5), b[:, 0]).shape, torch.Size([3, 7]))
+    out = spread(7, 6)
+    torch.testing.assert_close(matmul(a, b, out=out), a @ b)
+    added = matmul(a, b, epilogue=lambda acc, r: acc + r, operands={"r": c})
+    torch.testing.assert_close(added, a @ b + c)
+    torch.testing.assert_close(torch.compile(matmul, backend="aot_eager")(a, b), a @ b)
+
+
+def test_the_gradient_of_a_sum_is_right() -> None:
+    """It is one number, expanded to the shape of the result."""
+    x, weight = torch.randn(7, 5, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+    ours = torch.autograd.grad(linear(x, weight).sum(), (x, weight))
+    theirs = torch.autograd.grad(torch.nn.functional.linear(x, weight).sum(), (x, weight))
+    offsets = torch.tensor([3, 7], dtype=torch.int32)
+    stack = torch.randn(2, 5, 6, requires_grad=True)
+    ours += torch.autograd.grad(grouped_matmul(x, stack, offsets=offsets).sum(), (x, stack))
+    joined = torch.cat((x[:3] @ stack[0], x[3:] @ stack[1]))
+    theirs += torch.autograd.grad(joined.sum(), (x, stack))
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+
+
+def test_operands_of_fp8_lie_as_they_like() -> None:
+    a, b = (spread(*shape).to(torch.float8_e4m3fn) for shape in ((32, 48), (48, 16)))
+    a, b = a.repeat_interleave(2, 1)[:, ::2], b.repeat_interleave(2, 0)[::2]
+    one = torch.ones(1)
+    found = scaled_matmul(a, b, one, one)
+    torch.testing.assert_close(found, (a.float() @ b.float()).bfloat16())
+    compiled = torch.compile(lambda x, y: scaled_matmul(x, y, one, one), backend="aot_eager")
+    assert torch.equal(compiled(a, b), found)
 
 
 def test_mistakes_are_told_as_on_a_gpu() -> None:

@@ -113,7 +113,7 @@ def test_where_there_is_no_other_way_one_that_was_passed_over_runs(monkeypatch: 
 
 def test_what_was_measured_is_passed_over_for_nothing() -> None:
     gemm = Gemm(1000, 2000, 3000, b=Order.COL)
-    database: Any = SimpleNamespace(best_plan=lambda *_: PlanConfig(ALONE))
+    database: Any = SimpleNamespace(winner=lambda *_: SimpleNamespace(config=PlanConfig(ALONE)))
     gpu: Any = PaperGpu(H200.name, H200.arch)
     dispatcher = Dispatcher(gpu, database)
     dispatcher.kernels = Crowded(1)

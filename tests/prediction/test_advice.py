@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tilewright.ladders import find_rung
-from tilewright.prediction.advice import Advice, advise
+from tilewright.prediction.advice import Advice, _conflicts, advise
+from tilewright.prediction.counting import work_of
 from tilewright.prediction.edits import edits
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.schedule import Relayout
@@ -82,5 +83,13 @@ def test_no_edit_is_begun_after_the_time_is_spent(seconds: int, monkeypatch: pyt
 @pytest.mark.parametrize("name", ["worklog/4", "worklog/10", "te/3", "ampere/4", "hopper/2", "hopper/4"])
 def test_edits_differ_from_the_schedule_and_from_each_other(name: str) -> None:
     one = built(name, 256)
-    found = [edit.schedule for edit in edits(one)]
+    found = [edit.schedule for edit in edits(one, conflicts={"A", "B"})]
     assert one.schedule not in found and len(set(found)) == len(found)
+
+
+def test_another_layout_is_tried_of_tiles_with_conflicts_alone() -> None:
+    """B_frag of worklog/5 loads in 8 wavefronts where 4 would do; the accesses of A_tile are as few as they can be."""
+    one = built("worklog/5", 256)
+    assert _conflicts(one, work_of(one)) == {"B"}
+    layouts = {edit.family for edit in edits(one, {"B"}) if edit.family.startswith("layout")}
+    assert layouts == {"layout of B_tile"}

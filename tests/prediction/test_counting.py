@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16
@@ -15,8 +17,10 @@ from tilewright.ir.visit import edited, walk
 from tilewright.kernels.wgmma_presets import at_depth, one_tile
 from tilewright.kernels.work import Access, Work
 from tilewright.ladders import find_rung
-from tilewright.prediction.counting import kept_in_registers, work_of
+from tilewright.prediction.counting import _counted, kept_in_registers, work_of
 from tilewright.problem import Gemm
+from tilewright.problem.reference import make_operands
+from tilewright.simulator import FloatArithmetic, Run, counting, simulate
 from tilewright.toolchain import build
 
 
@@ -136,3 +140,32 @@ def test_the_code_of_a_step_is_as_long_as_the_compiler_makes_it(name: str, instr
 def test_steps_wait_for_copies_by_cp_async(name: str, ahead: int) -> None:
     """Not for those through registers, which wait where they are stored, nor for those of another warp."""
     assert work(name).awaited_ahead == ahead
+
+
+def test_a_kernel_is_counted_once_for_all_sizes_with_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Kernel] = []
+
+    def counted(kernel: Kernel, *asked: Any, **options: Any) -> Run:
+        runs.append(kernel)
+        return simulate(kernel, *asked, **options)
+
+    monkeypatch.setattr("tilewright.prediction.counting.simulate", counted)
+    _counted.cache_clear()
+    first, second = work("worklog/3", 512), work("worklog/3", 2048)
+    assert len(runs) == 2 and first.step == second.step and first.blocks != second.blocks
+    work("worklog/4", 512)
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize("name", ["worklog/6", "te/5", "ampere/4", "hopper/4"])
+def test_a_run_that_only_counts_counts_the_same(name: str) -> None:
+    rung = find_rung(name)
+    one = build(rung.gemm(128, 128, 64), rung)
+    operands = make_operands(one.gemm)
+    resident = one.kernel.cluster if one.kernel.resident else None
+    full, counts = (
+        simulate(one.kernel, operands, detectors=False, arithmetic=arithmetic, resident_blocks=resident)
+        for arithmetic in (FloatArithmetic(), counting())
+    )
+    assert counts.counters == full.counters and counts.completed
+    assert not np.array_equal(counts.c, full.c)

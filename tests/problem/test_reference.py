@@ -162,6 +162,7 @@ class TestCheck:
 
     def test_another_shape_is_wrong(self) -> None:
         assert check(small(), np.zeros((2, 3))).message == "shape (2, 3), not (2, 2)"
+        assert check(small(), np.zeros(4)).message == "shape (4,), not (2, 2); reshape the flat storage"
 
     def test_the_bound_grows_with_k_and_with_the_round_off(self) -> None:
         bounds = [error_bound(make_operands(Gemm(8, 8, k))).mean() for k in (16, 64, 256)]

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from tilewright.dtypes import F16
 from tilewright.errors import TilewrightError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder
 from tilewright.layout.arrangement import Interleaved, Xor
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.reference import make_operands
 from tilewright.schedule import (
     Accumulate,
     Bind,
@@ -31,6 +33,7 @@ from tilewright.schedule import (
     from_json,
     to_json,
 )
+from tilewright.toolchain import build
 
 GEMM = Gemm(40, 40, 20)
 TILED = (
@@ -110,3 +113,24 @@ def test_a_file_is_no_way_around(entry: str) -> None:
     assert written != to_json(Schedule(*SHARED))
     with pytest.raises(TilewrightError, match="its vector width is"):
         from_json(written).apply(GEMM)
+
+
+def test_a_schedule_takes_further_steps_and_nothing_else() -> None:
+    assert Schedule(*TILED) + Unroll("k_in") == Schedule(*TILED) + Schedule(Unroll("k_in"))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Schedule(*TILED) + 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (Gemm(41, 40, 24), ", with no edges along m, and m = 41 is not a multiple of 16."),
+        (Gemm(48, 40, 24, F16, out=F16), ", and the operands are 48x40x24 f16 NN."),
+        (Gemm(48, 40, 24, b=Order.COL), ", and the operands are 48x40x24 f32 NT."),
+    ],
+)
+def test_operands_that_a_kernel_is_not_for_are_refused(other: Gemm, says: str) -> None:
+    built = build(Gemm(48, 40, 24), Schedule(*SHARED))
+    with pytest.raises(TilewrightError) as refused:
+        built.simulate(make_operands(other))
+    assert refused.value.headline == f"gemm was built for 48x40x24 f32 NN{says}"

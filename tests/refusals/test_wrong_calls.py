@@ -104,7 +104,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.grouped_matmul(None, None), "grouped_matmul takes a list of matrices as a, and this is a NoneType."),
     (
         lambda: tw.grouped_matmul([ONES], 4),
-        "grouped_matmul takes a list of matrices as b, and this is a int.",
+        "grouped_matmul takes a list of matrices as b, and this is an int.",
     ),
     (
         lambda: tw.plan((8, 8), (8, 8), device="H200", epilogue=lambda x: x * 10**400),

@@ -27,8 +27,8 @@ def a_lookup(folder: Path, *shipped: Winner) -> Lookup:
 
 def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_path: Path) -> None:
     lookup = a_lookup(tmp_path, a_winner())
-    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 16) == a_winner().config
-    assert lookup.best_plan("NVIDIA H100", Gemm(4096, 4096, 4096), 16) is None
+    assert lookup.winner(H200, Gemm(4096, 4096, 4096), 16) == a_winner()
+    assert lookup.winner("NVIDIA H100", Gemm(4096, 4096, 4096), 16) is None
 
 
 @pytest.mark.parametrize(
@@ -43,30 +43,30 @@ def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_
     ],
 )
 def test_neighbours_may_take_the_winner_of_a_shape(tmp_path: Path, size: tuple[int, int, int], is_near: bool) -> None:
-    found = a_lookup(tmp_path, a_winner()).best_plan(H200, Gemm(*size), 16)
+    found = a_lookup(tmp_path, a_winner()).winner(H200, Gemm(*size), 16)
     assert (found is not None) == is_near
 
 
 def test_the_nearest_of_several_is_taken(tmp_path: Path) -> None:
-    near, exact = SMALL, a_winner().config
-    lookup = a_lookup(tmp_path, a_winner(), a_winner(m=4100, config=near, median_us=1.0))
-    assert lookup.best_plan(H200, Gemm(4099, 4096, 4096), 16) == near
-    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 16) == exact
+    near, exact = a_winner(m=4100, config=SMALL, median_us=1.0), a_winner()
+    lookup = a_lookup(tmp_path, near, exact)
+    assert lookup.winner(H200, Gemm(4099, 4096, 4096), 16) == near
+    assert lookup.winner(H200, Gemm(4096, 4096, 4096), 16) == exact
 
 
 def test_other_formats_orders_and_alignments_are_other_classes(tmp_path: Path) -> None:
     lookup = a_lookup(tmp_path, a_winner())
-    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 4) is None
-    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096, b=Order.COL), 16) is None
+    assert lookup.winner(H200, Gemm(4096, 4096, 4096), 4) is None
+    assert lookup.winner(H200, Gemm(4096, 4096, 4096, b=Order.COL), 16) is None
 
 
 def test_of_a_reduction_order_only_its_own_winner_is_given(tmp_path: Path) -> None:
     other = a_winner(order="pairs", median_us=50.0, config=SMALL)
     lookup = a_lookup(tmp_path, a_winner(), other)
     gemm = Gemm(4096, 4096, 4096)
-    assert lookup.best_plan(H200, gemm, 16) == SMALL
-    assert lookup.best_plan(H200, gemm, 16, "ascending") == a_winner().config
-    assert lookup.best_plan(H200, gemm, 16, "backwards") is None
+    assert lookup.winner(H200, gemm, 16) == other
+    assert lookup.winner(H200, gemm, 16, "ascending") == a_winner()
+    assert lookup.winner(H200, gemm, 16, "backwards") is None
 
 
 def measured_elsewhere(text_is_same: bool) -> Winner:
@@ -81,7 +81,7 @@ def test_a_winner_of_other_sources_counts_only_while_its_kernel_has_the_same_tex
     assert is_current(measured_elsewhere(text_is_same=True), version_of)
     stale = measured_elsewhere(text_is_same=False)
     assert not is_current(stale, version_of)
-    assert a_lookup(tmp_path, stale).best_plan(H200, Gemm(512, 512, 512), 16) is None
+    assert a_lookup(tmp_path, stale).winner(H200, Gemm(512, 512, 512), 16) is None
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_a_file_that_cannot_be_used_is_told_once_and_the_shipped_winners_stay(tm
     (tmp_path / "winners.sqlite").write_bytes(b"no database" * 100)
     lookup = Lookup(version_of, Database(tmp_path / "winners.sqlite", shipped=(a_winner(),)), said.append)
     for k in (4096, 4097):
-        assert lookup.best_plan(H200, Gemm(4096, 4096, k), 16) is not None
+        assert lookup.winner(H200, Gemm(4096, 4096, k), 16) is not None
     assert len(said) == 1 and "was damaged" in said[0]
 
 
 def test_a_question_asked_before_reads_and_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lookup = a_lookup(tmp_path, *(a_winner(m=m) for m in range(4000, 4100)))
     gemm = Gemm(4096, 4096, 4096)
-    first = lookup.best_plan(H200, gemm, 16)
+    first = lookup.winner(H200, gemm, 16)
     for forbidden in ("lookup.ProblemKey.of", "lookup.distance", "lookup.is_current", "database.Database.winners"):
         monkeypatch.setattr(f"tilewright.winners.{forbidden}", None)
-    assert first is not None and lookup.best_plan(H200, gemm, 16) is first
+    assert first is not None and lookup.winner(H200, gemm, 16) is first
 
 
 def test_of_a_plan_of_several_launches_each_text_counts(tmp_path: Path) -> None:

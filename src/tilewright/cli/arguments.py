@@ -38,7 +38,6 @@ OwnSize = Annotated[
     typer.Option("--size", metavar="N|MxNxK", help="The size of the problem. Default: that of the file, or 256."),
 ]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
-LadderName = Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")]
 LadderOrFile = Annotated[
     str,
     typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),
@@ -66,7 +65,7 @@ def chosen_ladder(text: str) -> tuple[Rung, ...]:
 
 
 def _found(find: Callable[[str], Named], text: str) -> Named:
-    """What a name is found to be. Raises UnknownName, which names a file that may be meant."""
+    """What a name is found to be. Raises UnknownName, which names a file or an option that may be meant."""
     try:
         return find(text)
     except UnknownName as error:
@@ -74,6 +73,8 @@ def _found(find: Callable[[str], Named], text: str) -> Named:
         file = Path(path if path.endswith(".py") else f"{path}.py")
         if file.is_file():
             error.hint = f"there is a file {str(file)!r}: write {file}{colon if name else ''}{name}."
+        elif re.fullmatch(r"\d{3,}|\d+([x×*]\d+){2}", text):
+            error.hint = f"a size goes behind --size: --size {text}."
         raise
 
 

@@ -19,15 +19,7 @@ from tilewright.problem.emulation import EMULATIONS
 from tilewright.runtime.driver import gpu_problem
 from tilewright.suite.outcomes import BUDGET_SPENT, Outcome
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
-from tilewright.suite.running import (
-    CUBLAS,
-    PEERS,
-    Plan,
-    Turn,
-    run,
-    shares,
-    turns_left,
-)
+from tilewright.suite.running import CUBLAS, PEERS, Plan, Turn, run, shares, turns_left
 
 if TYPE_CHECKING:
     from tilewright.suite.gpu import TorchBench

@@ -8,15 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import (
-    ArchName,
-    AsJson,
-    FormatName,
-    OwnSize,
-    RungName,
-    chosen_problem,
-    formats_of,
-)
+from tilewright.cli.arguments import ArchName, AsJson, FormatName, OwnSize, RungName, chosen_problem, formats_of
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import H200
 from tilewright.model.l2 import L2Estimate

@@ -48,7 +48,9 @@ def predict(
             autocompletion=complete_rung,
         ),
     ],
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="Any known GPU.")] = "H200",
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="Any known GPU. Default: H200.")
+    ] = None,
     size: Annotated[
         str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
     ] = None,
@@ -80,9 +82,9 @@ def predict(
     measurements. --sweep predicts many sizes, --all-devices every known GPU. Of a precision that multiplies pieces of
     f32 operands (bf16x9, bf16x6, bf16x3, tf32x3, f16x3, f32_emulated) it predicts all launches of matmul.
     """
-    _check_options(sizes, size, page, every, clock, power)
+    _check_options(sizes, size, page, every, {"device": device, "clock": clock, "power": power})
     _check_is_predictable(rung, size, dtype)
-    spec = known_device(device)
+    spec = known_device(device or "H200")
     if power is not None:
         spec = replace(spec, board_power_w=power)
     subject = chosen_subject(rung, size, dtype)
@@ -121,17 +123,16 @@ def _print(title: str, predicted: Prediction) -> None:
 
 
 def _check_options(
-    sizes: str | None, size: str | None, page: Path | None, every: bool, clock: int | None, power: int | None
+    sizes: str | None, size: str | None, page: Path | None, every: bool, of_one_gpu: dict[str, object]
 ) -> None:
     """Options that contradict each other are told before any work is done."""
     if sizes is not None and every:
         raise typer.BadParameter("--sweep and --all-devices exclude each other.")
     if sizes is not None and size is not None:
         raise typer.BadParameter("--sweep has sizes of its own: leave out --size.")
-    if every and clock is not None:
-        raise typer.BadParameter("--clock is of one GPU: leave out --all-devices, or the clock.")
-    if every and power is not None:
-        raise typer.BadParameter("--power is of one GPU: leave out --all-devices, or the power.")
+    for name, value in of_one_gpu.items():
+        if every and value is not None:
+            raise typer.BadParameter(f"--{name} is of one GPU: leave out --all-devices, or the {name}.")
     if page is not None:
         if sizes is None:
             raise typer.BadParameter("--output is for --sweep.")

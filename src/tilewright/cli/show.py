@@ -8,15 +8,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import (
-    DEFAULT_ARCH,
-    AsJson,
-    FormatName,
-    OwnSize,
-    RungName,
-    chosen_problem,
-    formats_of,
-)
+from tilewright.cli.arguments import DEFAULT_ARCH, AsJson, FormatName, OwnSize, RungName, chosen_problem, formats_of
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ir.kernel import SAFE, Variant

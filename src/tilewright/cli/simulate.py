@@ -11,14 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli import output
-from tilewright.cli.arguments import (
-    AsJson,
-    FormatName,
-    OwnSize,
-    RungName,
-    chosen_problem,
-    formats_of,
-)
+from tilewright.cli.arguments import AsJson, FormatName, OwnSize, RungName, chosen_problem, formats_of
 from tilewright.errors import UnknownName
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
@@ -71,7 +64,9 @@ def simulate(
             "drawn moments, too; search: every order that can matter, one after the other.",
         ),
     ] = "lockstep",
-    most_orders: Annotated[int, typer.Option(min=1, help="Of a search: orders of one block, at most.")] = MOST_ORDERS,
+    most_orders: Annotated[
+        int | None, typer.Option(min=1, help=f"Of a search: orders of one block, at most. Default: {MOST_ORDERS}.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the operands, and of the order of warps.")] = 0,
     as_json: AsJson = False,
 ) -> int:
@@ -82,6 +77,8 @@ def simulate(
     looked_for = _kinds(detectors)
     if schedule not in (*ORDERS, SEARCH):
         raise UnknownName("schedule", schedule, [*ORDERS, SEARCH])
+    if most_orders is not None and schedule != SEARCH:
+        raise typer.BadParameter(f"--most-orders is of a search: add --schedule {SEARCH}, or leave it out.")
     given = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta}
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found, gemm = chosen_problem(rung, size, **asked, **formats_of(dtype))
@@ -99,7 +96,7 @@ def simulate(
         )
         step(f"checking {found.name} against float64", 0, 0)
         verdict = check(operands, computed)
-    searched = _searched(built, operands, most_orders) if schedule == SEARCH and not run.errors else None
+    searched = _searched(built, operands, most_orders or MOST_ORDERS) if schedule == SEARCH and not run.errors else None
     every = (*run.findings, *(searched.errors if searched else ()))
     findings = [finding for finding in every if finding.kind in looked_for]
     ok = verdict.ok and run.completed and not any(finding.kind.is_error for finding in findings)

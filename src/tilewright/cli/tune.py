@@ -34,23 +34,26 @@ _MOST_WORKERS = 24
 each process as long to start."""
 
 
-def _rows(text: str) -> int:
-    """M. A schedule in its place is answered with the command that is meant."""
-    if re.fullmatch(r"\d+", text) and int(text):
-        return int(text)
-    from tilewright.report.own_schedules import is_file  # here: it imports half of the library
-
-    if is_file(text) or "/" in text:
+def _sizes(text: str, n: int | None, k: int | None) -> tuple[int, int, int]:
+    """M, N and K, of three numbers or of one word. A schedule in their place is answered with the command that is
+    meant."""
+    if "/" in text or ".py" in text:
         raise TilewrightError(
             f"{text!r} is a schedule: tune searches the library's kernels for one problem, M N K.",
             hint=f"`tilewright search {text}` searches the parameters of a schedule.",
         )
-    raise typer.BadParameter(f"{text!r} is not a number of rows from 1 on.")
+    given = re.split("[x×*,]", text.lower()) if n is None else [text, str(n), str(k)]
+    if len(given) not in (1, 3) or not all(re.fullmatch(r"0*[1-9]\d*", one) for one in given):
+        raise typer.BadParameter(
+            "a problem is M N K, three numbers from 1 on, or one word: 4096 for 4096 x 4096 x 4096, 4096x14336x4096."
+        )
+    rows, columns, depth = (int(one) for one in (given if len(given) == 3 else 3 * given))
+    return rows, columns, depth
 
 
 def tune(
     context: typer.Context,
-    m: Annotated[int | None, typer.Argument(metavar="M", parser=_rows, help="Rows of A and C.")] = None,
+    m: Annotated[str | None, typer.Argument(metavar="M", help="Rows of A and C; or all sizes, N or MxNxK.")] = None,
     n: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Columns of B and C.")] = None,
     k: Annotated[int | None, typer.Argument(metavar="K", min=1, help="Columns of A, rows of B.")] = None,
     dtype: Annotated[
@@ -105,7 +108,8 @@ def tune(
     before its time counts. The search is kept on disk: killed or out of time, the same command goes on
     where it was. The winner goes to the database.
     """
-    _check_which(m, n, k, suite, shapes)
+    _check_which(m, suite, shapes)
+    sizes = None if m is None else _sizes(m, n, k)
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
@@ -113,7 +117,7 @@ def tune(
         opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
         from tilewright.cli import tuning
 
-        problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
+        problems = tuning.problems_of(sizes, dtype, out, order, shapes)
         words = tuning.Words(family, keep_bits, as_json)
         if opening is None:
             return tuning.print_candidates(problems, device, words, is_list=m is None)
@@ -141,11 +145,11 @@ def _opened() -> Gpu:
     )
 
 
-def _check_which(m: int | None, n: int | None, k: int | None, suite: bool, shapes: Path | None) -> None:
+def _check_which(m: str | None, suite: bool, shapes: Path | None) -> None:
     """Raises BadParameter unless it is clear what to tune."""
     if suite and shapes is not None:
         raise typer.BadParameter("--suite and --shapes each name problems: leave out one.")
     if (suite or shapes is not None) and m is not None:
         raise typer.BadParameter(f"{'--suite' if suite else '--shapes'} has problems of its own: leave out M, N and K.")
-    if not suite and shapes is None and (m is None or n is None or k is None):
+    if not suite and shapes is None and m is None:
         raise typer.BadParameter("give M, N and K, or --suite.")

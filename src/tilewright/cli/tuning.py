@@ -50,9 +50,9 @@ from tilewright.winners.winner import Winner, without_password
 def todays_plan(gemm: Gemm, spec: DeviceSpec, lookup: Lookup) -> PlanConfig:
     """The first plan of dispatch for a problem with aligned addresses: measured, else by estimate."""
     alignment = alignment_of_rows(gemm)
-    found = lookup.best_plan(spec.name, gemm, alignment.least)
+    found = lookup.winner(spec.name, gemm, alignment.least)
     if found is not None:
-        return fitted(found, gemm, alignment)
+        return fitted(found.config, gemm, alignment)
     return next(estimated(Request(gemm, alignment), spec), SAFE)
 
 
@@ -135,12 +135,11 @@ class Words:
 
 
 def problems_of(
-    m: int | None, n: int | None, k: int | None, dtype: str | None, out: str | None, order: str | None,
-    shapes: Path | None,
-) -> tuple[Listed, ...]:  # fmt: skip
+    sizes: tuple[int, int, int] | None, dtype: str | None, out: str | None, order: str | None, shapes: Path | None
+) -> tuple[Listed, ...]:
     """The one that is named, those of a file, or of the suite."""
-    if m is not None and n is not None and k is not None:
-        return (Listed(problem(m, n, k, dtype or "f32", out, order or "NN")),)
+    if sizes is not None:
+        return (Listed(problem(*sizes, dtype or "f32", out, order or "NN")),)
     if shapes is not None:
         return listed(shapes)
     from tilewright.suite.problems import FORMATS, ORDERS, problems  # here: a search of one problem does without

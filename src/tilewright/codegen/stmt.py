@@ -9,12 +9,7 @@ from tilewright.codegen.async_calls import async_call
 from tilewright.codegen.conversions import access_type, cuda_format, vector
 from tilewright.codegen.expr import CudaExpr, is_scalar, pointer_of
 from tilewright.codegen.lines import WIDTH, Line
-from tilewright.codegen.matrix_prelude import (
-    load_fragment_name,
-    load_matrices_name,
-    multiply_name,
-    store_fragment_name,
-)
+from tilewright.codegen.matrix_prelude import load_fragment_name, load_matrices_name, multiply_name, store_fragment_name
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import COMBINES_UP, SHARES, STORE_WHERE, copy_async, load_streaming
 from tilewright.codegen.unpack_prelude import unpack_name

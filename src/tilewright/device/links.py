@@ -54,5 +54,3 @@ NETWORK_400 = Link(
     flag_us=10,  # [3]
     collective_us=60,  # [3]
 )
-
-LINKS = (NVLINK_4, NETWORK_400)

@@ -18,18 +18,7 @@ from typing import Literal
 
 from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
-from tilewright.distributed.timeline import (
-    DATA,
-    Add,
-    Await,
-    Buffer,
-    Copy,
-    Exchange,
-    Lane,
-    Multiply,
-    Signal,
-    Step,
-)
+from tilewright.distributed.timeline import DATA, Add, Await, Buffer, Copy, Exchange, Lane, Multiply, Signal, Step
 from tilewright.dtypes import BF16, E4M3, F32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.kernels.wgmma import WgmmaConfig

@@ -53,5 +53,5 @@ def of_shape(gemm: Gemm, spec: DeviceSpec, database: Database | None = None) -> 
 
 
 def _measured(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, database: Database | None) -> list[PlanConfig]:
-    found = None if database is None else database.best_plan(spec.name, gemm, alignment.least)
-    return [] if found is None else [fitted(found, gemm, alignment)]
+    found = None if database is None else database.winner(spec.name, gemm, alignment.least)
+    return [] if found is None else [fitted(found.config, gemm, alignment)]

@@ -139,11 +139,12 @@ class CallPlan:
             yield self.note
         if not self.products:
             return
-        yield f"estimated: {self.estimated_us:.1f} us, {self.tflops:.3g} TFLOP/s, not measured"
+        measured = "" if any(one.runs.winner for one in self.products) else ", not measured"
+        yield f"estimated: {self.estimated_us:.1f} us, {self.tflops:.3g} TFLOP/s{measured}"
         guarded = [one.runs.fallback_us for one in self.products if one.runs.fallback_us is not None]
         if guarded:
             yield f"the device chooses by two flags; with one raised: {sum(guarded):.1f} us"
-        yield f"chosen by {' and '.join(dict.fromkeys(one.runs.chosen_by for one in self.products))}"
+        yield f"chosen by {' and '.join(dict.fromkeys(_decision(one.runs) for one in self.products))}"
         if self.scratch_bytes:
             yield f"workspace: {format_bytes(self.scratch_bytes)}"
         if self.bound is not None:
@@ -173,6 +174,21 @@ class CallPlan:
         """A table for notebooks."""
         title, *said = self.sentences()
         return table(title, COLUMNS, [cells_of(launch) for launch in self.launches], below="; ".join(said))
+
+
+def _decision(account: Account) -> str:
+    found = account.winner
+    if found is None:
+        return account.chosen_by
+    size = f"{found.key.problem.m} x {found.key.problem.n} x {found.key.problem.k}"
+    return f"{account.chosen_by}: {found.median_us:.1f} us measured at {size}, {found.date[:10]}"
+
+
+def _winner_of(account: Account) -> dict[str, Any] | None:
+    found = account.winner
+    if found is None:
+        return None
+    return {**{dim: getattr(found.key.problem, dim) for dim in "mnk"}, "median_us": found.median_us, "date": found.date}
 
 
 def cells_of(launch: Launch) -> tuple[str, ...]:
@@ -209,6 +225,7 @@ def _data_of(product: ProductPlan) -> dict[str, Any]:
         **sizes,
         "words": product.runs.words,
         "chosen_by": product.runs.chosen_by,
+        "winner": _winner_of(product.runs),
         "estimated_us": product.runs.estimated_us,
         "fallback_us": product.runs.fallback_us,
         "scratch_bytes": product.runs.scratch_bytes,

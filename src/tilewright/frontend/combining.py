@@ -21,6 +21,7 @@ from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import LARGEST_SIZE
 from tilewright.problem.row_sums import RowSums
+from tilewright.units import type_name
 
 
 def combined_on_host(x: Any, rows: Any, weights: Any) -> Any:
@@ -50,7 +51,7 @@ def check_rows(x: Any, rows: Any, weights: Any, listed: Listed | None = None) ->
     ProblemError for rows that x cannot have."""
     shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
     if shape is None or dtype is None:
-        raise ProblemError(f"rows is a {type(rows).__name__}.", hint="pass an array of int32 on the GPU.")
+        raise ProblemError(f"rows is {type_name(rows)}.", hint="pass an array of int32 on the GPU.")
     if len(x.shape) != 2:
         raise ShapeError(f"combine_rows: x has shape {tuple(x.shape)}, and a matrix has two dimensions.")
     if str(dtype).rpartition(".")[2] != "int32":

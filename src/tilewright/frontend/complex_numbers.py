@@ -23,6 +23,7 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.libraries.views import DTypeError, View
 from tilewright.frontend.shapes import ShapeError, product_of
 from tilewright.runtime.memory import c_strides
+from tilewright.units import type_name
 
 COMPLEX64 = "complex64"
 
@@ -187,6 +188,6 @@ def _kind_of(array: Any) -> _Arrays:
         if found is not None:
             return found[1](sys.modules[found[0]])
     raise ProblemError(
-        f"A {type(array).__name__} of complex64 is not taken apart here.",
+        f"{type_name(array, 'A')} of complex64 is not taken apart here.",
         hint="pass arrays of PyTorch, CuPy, JAX or NumPy.",
     )

@@ -30,6 +30,7 @@ from tilewright.frontend.shapes import NeedsCopy
 from tilewright.notices import say_once
 from tilewright.planning.dispatch import Dispatcher, dispatcher, refuse_capture
 from tilewright.planning.plan import Place, Plan
+from tilewright.units import type_name
 
 MEMO: Remembered[Settled] = remembered()
 """What is settled of the calls made so far, by their keys."""
@@ -153,7 +154,7 @@ def refuse_other_library(library: Any, name: str, array: Any) -> None:
         other = library_of(array)
     except ProblemError:
         raise ProblemError(
-            f"{name} is a {type(array).__name__}, and a is an array of {library.name}.",
+            f"{name} is {type_name(array)}, and a is an array of {library.name}.",
             hint="pass an array of that library.",
         ) from None
     if other is not library:

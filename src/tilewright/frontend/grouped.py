@@ -17,6 +17,7 @@ from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import Room, compute_groups
 from tilewright.frontend.rows import gathered
 from tilewright.frontend.shapes import ShapeError
+from tilewright.units import type_name
 
 _PRECISIONS = ("default", "tf32")
 
@@ -103,7 +104,7 @@ def grouped_matmul(
 def _listed(name: str, given: Any) -> list[Any]:
     if not isinstance(given, Iterable):
         raise ProblemError(
-            f"grouped_matmul takes a list of matrices as {name}, and this is a {type(given).__name__}.",
+            f"grouped_matmul takes a list of matrices as {name}, and this is {type_name(given)}.",
             hint="or one matrix a, with offsets or counts.",
         )
     return list(given)

@@ -19,14 +19,7 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import (
-    Parts,
-    device_of,
-    planned,
-    refuse_other_library,
-    run,
-    views_of,
-)
+from tilewright.frontend.compute import Parts, device_of, planned, refuse_other_library, run, views_of
 from tilewright.frontend.options import Options
 from tilewright.frontend.remembered import Remembered, remembered
 from tilewright.frontend.requests import Piece, Views, checked, power_of_two, requests_of

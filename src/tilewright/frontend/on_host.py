@@ -35,6 +35,9 @@ def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, opera
             refuse_other_library(library, name, array)
     for operand in operands:
         refuse_other_library(library, "an operand of the epilogue", operand)
+    for array in (a, b, out, c, bias, *operands):
+        if isinstance(array, np.ma.MaskedArray):
+            raise ProblemError("A masked array is given, and products know no masks.", hint="pass array.filled(0).")
     first = library.view(a)
     # The strides do not matter here, and what is added may be of any format.
     added = [None if x is None else View(0, x.shape, c_strides(x.shape), first.dtype, None) for x in (c, bias)]
@@ -79,8 +82,6 @@ def _tight(view: View) -> View:
 
 def _writable(library: HostArrays, out: Any) -> View:
     """Where `out` lies. Raises ProblemError for one that cannot be written, DTypeError for its format."""
-    if isinstance(out, np.ma.MaskedArray):
-        raise ProblemError("`out` is a masked array, and a product has no mask.", hint="pass out.data.")
     if not out.flags.writeable:
         raise ProblemError("`out` is read-only.", hint="pass an array that can be written, or leave out `out`.")
     return writable_view(library, out)

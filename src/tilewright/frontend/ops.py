@@ -32,6 +32,7 @@ from tilewright.frontend.symbols import (
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import Along, drawn_for, folded_array, rotated_pairs, rounded_to
+from tilewright.units import type_name
 
 __all__ = [
     "absolute",
@@ -71,7 +72,7 @@ def _of(function: Function, x: Any) -> Any:
     try:
         return function.of(x)
     except (TypeError, ValueError):
-        raise refused(f"A function of tilewright.ops was given a {type(x).__name__}, not a number.") from None
+        raise refused(f"A function of tilewright.ops was given {type_name(x)}, not a number.") from None
 
 
 def exp(x: Any) -> Any:

@@ -28,6 +28,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.packing import Groups as Ragged
 from tilewright.planning.plan import Plan
 from tilewright.runtime.memory import c_strides
+from tilewright.units import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def check_offsets(offsets: Any, name: str = "offsets") -> None:
     """Raises ShapeError, DTypeError or ProblemError for what no offsets are, or no counts."""
     shape, dtype = getattr(offsets, "shape", None), getattr(offsets, "dtype", None)
     if shape is None or dtype is None:
-        raise ProblemError(f"{name} is a {type(offsets).__name__}.", hint="pass an array of int32 on the GPU.")
+        raise ProblemError(f"{name} is {type_name(offsets)}.", hint="pass an array of int32 on the GPU.")
     if len(shape) != 1:
         raise ShapeError(f"{name} have one dimension, and these have shape {tuple(shape)}.")
     if str(dtype).rpartition(".")[2] != "int32":

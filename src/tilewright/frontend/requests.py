@@ -12,16 +12,7 @@ from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import Options, result_format
-from tilewright.frontend.shapes import (
-    Along,
-    NeedsCopy,
-    Product,
-    ShapeError,
-    bias_along,
-    product_of,
-    spreads_to,
-    tight,
-)
+from tilewright.frontend.shapes import Along, NeedsCopy, Product, ShapeError, bias_along, product_of, spreads_to, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.emulated import by_scaled_pieces
 from tilewright.planning.packing import Alignment

@@ -15,6 +15,7 @@ from tilewright.errors import ProblemError
 from tilewright.problem.functions import Elementary, Function, Operation
 from tilewright.problem.philox import LARGEST_SEED
 from tilewright.problem.values import Along, Applied, Combined, Constant, Drawn, Factor, Rotated, Rounded, Value, Where
+from tilewright.units import type_name
 
 MOST_OPERATIONS = 400
 """Of an expression, each counted as often as kernels evaluate it."""
@@ -156,7 +157,7 @@ def symbol_of(given: Any) -> Symbol:
             hint="give it back as a result.",
         )
     raise refused(
-        f"The function computes with a {type(given).__name__}.",
+        f"The function computes with {type_name(given)}.",
         hint="pass arrays as operands={'name': array}; numbers may be constants.",
     )
 

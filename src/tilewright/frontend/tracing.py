@@ -18,16 +18,8 @@ from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, Trac
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.philox import LARGEST_SEED
-from tilewright.problem.values import (
-    Accumulated,
-    Added,
-    Along,
-    Element,
-    Factor,
-    Value,
-    draws_of,
-    leaves_of,
-)
+from tilewright.problem.values import Accumulated, Added, Along, Element, Factor, Value, draws_of, leaves_of
+from tilewright.units import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +120,7 @@ def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tupl
         traced = _KNOWN.get(key)
     except AttributeError:
         raise ProblemError(
-            f"operands is a {type(operands).__name__}, and not a dictionary.", hint="operands={'name': array}."
+            f"operands is {type_name(operands)}, and not a dictionary.", hint="operands={'name': array}."
         ) from None
     except TypeError:  # a function that cannot be hashed
         key, traced = None, None
@@ -189,7 +181,7 @@ def _trace(function: Any, names: list[Any], scalars: tuple[Any, ...]) -> Traced:
             )
     if not callable(function):
         raise ProblemError(
-            f"epilogue is a {type(function).__name__}, and not a function.",
+            f"epilogue is {type_name(function)}, and not a function.",
             hint="epilogue=lambda acc, gate: acc * tilewright.ops.sigmoid(gate).",
         )
     symbols = {name: Symbol(Element(Added(operand_name(name)))) for name in names}

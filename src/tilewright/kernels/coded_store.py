@@ -11,17 +11,7 @@ from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import store_finished
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move
-from tilewright.kernels.statements import (
-    THREAD,
-    at,
-    below,
-    element_of,
-    least,
-    registers,
-    times,
-    together,
-    unrolled,
-)
+from tilewright.kernels.statements import THREAD, at, below, element_of, least, registers, times, together, unrolled
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.weight_codes import unpacked_exponent
 

@@ -10,16 +10,7 @@ from tilewright.ir.program import Level
 from tilewright.kernels.simt import SERPENTINE, SimtConfig
 from tilewright.ladders.rung import Point, fragments, on_grid, staged
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import (
-    Accumulate,
-    Bind,
-    Epilogue,
-    Fuse,
-    Reorder,
-    Schedule,
-    Split,
-    Unroll,
-)
+from tilewright.schedule import Accumulate, Bind, Epilogue, Fuse, Reorder, Schedule, Split, Unroll
 
 THREADS = 256
 BEST_STRIDED: Point = {"bm": 128, "bn": 128, "bk": 8, "tm": 4, "tn": 4}

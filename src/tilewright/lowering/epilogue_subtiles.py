@@ -16,14 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.ir.async_stmt import (
-    CommitStores,
-    FenceProxy,
-    StoreMatrices,
-    TensorMap,
-    TmaStore,
-    WaitStores,
-)
+from tilewright.ir.async_stmt import CommitStores, FenceProxy, StoreMatrices, TensorMap, TmaStore, WaitStores
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of

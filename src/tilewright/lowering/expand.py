@@ -32,10 +32,7 @@ from tilewright.lowering.compute import Compute
 from tilewright.lowering.coordinates import cluster_coordinates, digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_steps, copy_tile
 from tilewright.lowering.epilogue import Epilogue
-from tilewright.lowering.fragments import (
-    multiply_tiles,
-    round_fragments,
-)
+from tilewright.lowering.fragments import multiply_tiles, round_fragments
 from tilewright.lowering.generator import NOTHING_BESIDE, Beside
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums

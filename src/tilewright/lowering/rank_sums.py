@@ -38,15 +38,7 @@ from tilewright.ir.async_stmt import ArriveBarrier, BulkPrefetch, InitBarrier, S
 from tilewright.ir.buffer import PEERS, Buffer, Ref, Space
 from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary
 from tilewright.ir.finish import as_f32, as_format
-from tilewright.ir.kernel import (
-    MOST_ROWS,
-    OWN_RANK,
-    RECEIVED_FLAGS,
-    RECEIVED_PARTS,
-    SENT_FLAGS,
-    SENT_PARTS,
-    SHARDS,
-)
+from tilewright.ir.kernel import MOST_ROWS, OWN_RANK, RECEIVED_FLAGS, RECEIVED_PARTS, SENT_FLAGS, SENT_PARTS, SHARDS
 from tilewright.ir.program import Program
 from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt

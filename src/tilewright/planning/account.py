@@ -17,11 +17,13 @@ from tilewright.kernels.configuration import described
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, around_us
-from tilewright.planning.dispatch import Dispatcher, measured_plans
+from tilewright.planning.dispatch import SAFE, Dispatcher, measured_plans
 from tilewright.planning.on_paper import PaperKernels
+from tilewright.planning.packing import fitted
 from tilewright.planning.plan import Plan, Role, Step
 from tilewright.planning.ranking import estimate_us
 from tilewright.runtime.nvrtc import compiler_version
+from tilewright.winners.winner import Winner
 
 Dim3 = tuple[int, int, int]
 
@@ -55,12 +57,23 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A plan. words: what runs, in short. scratch_bytes: of workspace. chosen_by: what decided for it."""
+    """A plan. words: what runs, in short. scratch_bytes: of workspace. decided: what decided for it, in words; a winner
+    of the tuner where one did."""
 
     words: str
     launches: tuple[Launch, ...]
     scratch_bytes: int
-    chosen_by: str
+    decided: str | Winner
+
+    @property
+    def chosen_by(self) -> str:
+        """What decided for it, in words."""
+        return self.decided if isinstance(self.decided, str) else "a tuned winner"
+
+    @property
+    def winner(self) -> Winner | None:
+        """What was tuned, and how long it took then: this problem, or one of near sizes."""
+        return None if isinstance(self.decided, str) else self.decided
 
     @property
     def estimated_us(self) -> float:
@@ -126,7 +139,18 @@ def account_of(dispatcher: Dispatcher, request: Request, plan: Plan) -> Account:
                 own = (us for other, us in zip(steps, beside_us, strict=True) if other.role in _OF_PRODUCT)
                 us = max(total - sum(own), 0.0)
             launches.append(_launch(step, us))
-    return Account(plan.words, tuple(launches), plan.scratch_bytes, dispatcher.chosen_by(request, plan))
+    return Account(plan.words, tuple(launches), plan.scratch_bytes, _decided(dispatcher, request, plan))
+
+
+def _decided(dispatcher: Dispatcher, request: Request, plan: Plan) -> str | Winner:
+    """What decided for a plan of a request."""
+    if dispatcher.is_measured(request):
+        return "measured by autotune"
+    made = [step.multiplied.config for step in plan.steps if step.multiplied is not None]
+    winner = None if request.algorithm is not None else dispatcher.winner(request)
+    if winner is not None and [fitted(winner.config, request.gemm, request.alignment)] == made[:1]:
+        return winner
+    return "the right-everywhere kernel" if made == [SAFE] else "the estimate"
 
 
 def next_best(dispatcher: Dispatcher, request: Request, plan: Plan, most: int) -> tuple[Account, ...]:

@@ -66,6 +66,7 @@ from tilewright.toolchain import grid_of
 from tilewright.winners.lookup import default_lookup
 from tilewright.winners.order import ReductionOrder, order_of
 from tilewright.winners.plan_config import PlanConfig
+from tilewright.winners.winner import Winner
 
 SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 """Multiplies every format in every order on every device."""
@@ -142,15 +143,6 @@ class Dispatcher:
     def is_measured(self, request: Request) -> bool:
         """Whether `keep` was told the plan of a request."""
         return request in self._kept
-
-    def chosen_by(self, request: Request, plan: Plan) -> str:
-        """What decided for a plan of a request, in words."""
-        if self._kept.get(request) is plan:
-            return "measured by autotune"
-        made = [step.multiplied.config for step in plan.steps if step.multiplied is not None]
-        if request.algorithm is None and self._measured(request)[:1] == made[:1]:
-            return "a tuned winner"
-        return "the right-everywhere kernel" if made == [SAFE] else "the estimate"
 
     def keep(self, request: Request, plan: Plan) -> None:
         """From now on this is the plan of a request: candidates were measured."""
@@ -390,16 +382,19 @@ class Dispatcher:
                 yield config
 
     def _measured(self, request: Request) -> list[PlanConfig]:
+        found = self.winner(request)
+        return [] if found is None else [fitted(found.config, request.gemm, request.alignment)]
+
+    def winner(self, request: Request) -> Winner | None:
+        """What the tuner found for a request, or for one of near sizes; it may not be what runs."""
         if self.database is None or request.stack is not None or request.promote_every or request.gemm.pieces:
-            return []
-        gemm, alignment = request.gemm, request.alignment
+            return None
         try:
             order = self._order(request).name if request.fixed_order else None
-            found = self.database.best_plan(self.gpu.name, gemm, alignment.least, order)
+            return self.database.winner(self.gpu.name, request.gemm, request.alignment.least, order)
         except TilewrightError as failure:
             say_once(f"The database of tuned kernels cannot be read, so kernels are chosen by estimate: {failure}")
-            return []
-        return [] if found is None else [fitted(found, gemm, alignment)]
+            return None
 
     # -- one order of summation ---------------------------------------------------------------------------------------
 

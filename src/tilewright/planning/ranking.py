@@ -52,12 +52,13 @@ from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.quantization import BLOCK
 from tilewright.winners.plan_config import PlanConfig
+from tilewright.winners.winner import Winner
 
 
 class Database(Protocol):
     """Plans that were measured."""
 
-    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
+    def winner(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Winner | None:
         """What won on a device, by its driver's name for it; None if nobody tuned the problem.
 
         order: only kernels of this reduction order, by its name.

@@ -77,7 +77,7 @@ def advise(
     before_work = work_of(built)
     before = predict(built, found, cache=cache, work=before_work)
     cubin = built.compile(found.arch, cache=cache)
-    every = _tried(built, cubin, found, lambda: now() > until)
+    every = _tried(built, edits(built, _conflicts(built, before_work)), cubin, found, lambda: now() > until)
     tried = [one for one in every if one.predicted.seconds * WORTH < before.seconds]
     told: list[Advice] = []
     families: set[str] = set()
@@ -99,9 +99,18 @@ def _rank(tried: _Tried) -> float:
     return round(math.log(tried.predicted.seconds) / math.log(WORTH))
 
 
-def _tried(built: Build, cubin: Cubin, spec: DeviceSpec, spent: Callable[[], bool]) -> Iterator[_Tried]:
+def _conflicts(built: Build, work: Work) -> set[str]:
+    """The operands whose tiles take more wavefronts in shared memory than a better layout of them would."""
+    accesses = (*work.step.accesses, *work.rest.accesses)
+    names = {one.name for one in accesses if one.space == "shared" and one.wavefronts > one.ideal}
+    return {staged.operand for staged in built.program.staged if staged.name in names}
+
+
+def _tried(
+    built: Build, every: Iterable[Edit], cubin: Cubin, spec: DeviceSpec, spent: Callable[[], bool]
+) -> Iterator[_Tried]:
     """The edits that apply and fit until the time is spent, predicted with as many registers as before."""
-    for edit in edits(built):
+    for edit in every:
         if spent():
             return
         try:

@@ -7,7 +7,8 @@ leading dimensions of the whole problem, give both. Edges are left out: a block 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import ceil, prod
 
 from tilewright.ir.async_stmt import WgmmaWait
@@ -153,13 +154,27 @@ def _strip_bytes(built: Build) -> float:
     return total
 
 
-def _count(built: Build, steps: int) -> list[_Line]:
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What is counted: a kernel, which its text tells apart from others, on a problem for one block."""
+
+    text: str
+    gemm: Gemm
+    kernel: Kernel = field(compare=False)
+
+
+def _count(built: Build, steps: int) -> tuple[_Line, ...]:
     """The lines of one block that makes `steps` steps over k."""
-    kernel = built.kernel
+    return _counted(_Sample(built.cuda, sample_gemm(built, steps), built.kernel))
+
+
+@lru_cache(maxsize=64)  # other sizes and GPUs often ask for the same
+def _counted(sample: _Sample) -> tuple[_Line, ...]:
+    kernel = sample.kernel
     joined, passes = JoinedLoads(kernel), L1Passes()
     run = simulate(
         kernel,
-        make_operands(sample_gemm(built, steps)),
+        make_operands(sample.gemm),
         listeners=(*standard_listeners(), joined, passes),
         detectors=False,
         arithmetic=counting(),
@@ -167,7 +182,8 @@ def _count(built: Build, steps: int) -> list[_Line]:
     )
     wide = {site.path: row for site, row in joined.counts().items()}
     scattered = passes.clocks()
-    return [_line(line, run.counters.blocks, wide, scattered.get(line.path, 0.0)) for line in run.counters.lines]
+    blocks, lines = run.counters.blocks, run.counters.lines
+    return tuple(_line(line, blocks, wide, scattered.get(line.path, 0.0)) for line in lines)
 
 
 def sample_gemm(built: Build, steps: int) -> Gemm:

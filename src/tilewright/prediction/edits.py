@@ -6,7 +6,7 @@ and predicts each before it is said to help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Space
@@ -51,15 +51,16 @@ class Edit:
     family: str
 
 
-def edits(built: Build) -> Iterator[Edit]:
-    """Edits of a build's schedule, the smallest first."""
+def edits(built: Build, conflicts: Container[str]) -> Iterator[Edit]:
+    """Edits of a build's schedule, the smallest first. conflicts: operands whose shared tiles have bank conflicts."""
     schedule, program = built.schedule, built.program
     width = WIDEST_BYTES // built.gemm.dtype.bytes
     tiles = [tile for tile in program.staged if tile.space is Space.SHARED and tile.operand != "C"]
     if not tiles:
         yield from _staged(schedule, program)
     for tile in tiles:
-        yield from _layouts(schedule, tile, width)
+        if tile.operand in conflicts:
+            yield from _layouts(schedule, tile, width)
     yield from _wider(schedule, program, width)
     yield from _pieces(built, width)
     yield from _ahead(schedule, program, tiles)

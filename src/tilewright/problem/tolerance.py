@@ -50,7 +50,7 @@ from tilewright.problem.reference import (
     unsure,
 )
 from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +339,12 @@ def check(operands: Operands, computed: Array, *, promote_every: int = 0, result
     holds no numbers.
     """
     if not isinstance(operands, Operands):
-        raise ProblemError(f"Results are held against Operands, not a {type(operands).__name__}.")
+        raise ProblemError(f"Results are held against Operands, not {type_name(operands)}.")
     try:
         np.asarray(computed, np.float64)
     except (TypeError, ValueError):
         raise ProblemError(
-            f"A {type(computed).__name__} is not a matrix of numbers.",
+            f"{type_name(computed, 'A')} is not a matrix of numbers.",
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
     results = ["C", *(one.operand.name for one in operands.gemm.epilogue.results)]
@@ -365,7 +365,8 @@ def compare(computed: Array, expected: Array, bound: Array) -> Verdict:
     """`check` for a reference and its bound that are known already, of the same shape."""
     actual = np.asarray(computed, dtype=np.float64)
     if actual.shape != expected.shape:
-        return Verdict(False, float("nan"), float("inf"), None, f"shape {actual.shape}, not {expected.shape}")
+        told = "; reshape the flat storage" if actual.shape == (expected.size,) else ""
+        return Verdict(False, float("nan"), float("inf"), None, f"shape {actual.shape}, not {expected.shape}{told}")
     if expected.size == 0:
         return Verdict(True, 0.0, 0.0, None, "empty result")
     finite = np.isfinite(expected) & ~np.isnan(bound)

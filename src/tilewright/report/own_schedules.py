@@ -128,10 +128,11 @@ def schedules_in(path: Path) -> list[OwnSchedule]:
             seen.add(what)
             found.append(own)
     if not found:
+        bare = (name for name, value in names.items() if inspect.isfunction(value) and value.__module__ == _RUN_NAME)
+        asked = f"def {next(bare, 'tiled')}(gemm: tw.Gemm) -> tw.Schedule: ..., with both annotations"
         raise TilewrightError(
             f"{str(path)!r} names no schedule.",
-            hint="give one a name at the top level: tiled = tw.Schedule(...), or "
-            "def tiled(gemm: tw.Gemm) -> tw.Schedule: ...",
+            hint=f"give one a name at the top level: tiled = tw.Schedule(...), or {asked}.",
         )
     return found
 
@@ -209,7 +210,8 @@ def _called(name: str, function: Callable[..., Any], gemm: Gemm, **parameters: A
     except TilewrightError:
         raise
     except Exception as error:
-        raise TilewrightError(f"{name}() failed: {_told(error)}.") from None
+        told = f"{name}() failed: {_told(error)}."
+        raise TilewrightError(told, place=_line(error, Path(function.__code__.co_filename))) from None
     return given if isinstance(given, Build) else build(gemm, given, name=name)
 
 

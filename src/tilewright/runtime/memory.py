@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tilewright.dtypes import ALL, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.runtime.driver import Gpu, driver_answer
-from tilewright.units import format_bytes
+from tilewright.units import format_bytes, type_name
 
 POISON_BYTE = 0xFF
 """Repeated, it is NaN in f16, bf16, f32 and f64, and -1 in the integers."""
@@ -195,7 +195,7 @@ def borrow(array: Any) -> BorrowedArray:
     if hasattr(array, "__cuda_array_interface__"):
         return _borrow_by_interface(array)
     raise ProblemError(
-        f"A {type(array).__name__} is not an array on a GPU.",
+        f"{type_name(array, 'A')} is not an array on a GPU.",
         hint="pass an array of PyTorch, CuPy, JAX or NumPy.",
     )
 

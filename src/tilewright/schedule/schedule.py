@@ -95,8 +95,10 @@ class Schedule:
     def __getitem__(self, index: int | slice) -> Step | Schedule:
         return Schedule(*self.steps[index]) if isinstance(index, slice) else self.steps[index]
 
-    def __add__(self, other: Schedule) -> Schedule:
-        return Schedule(*self.steps, *other.steps)
+    def __add__(self, other: Schedule | Step) -> Schedule:
+        if not isinstance(other, Schedule | Step):
+            return NotImplemented
+        return Schedule(*self.steps, *((other,) if isinstance(other, Step) else other))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.steps == other.steps

@@ -12,6 +12,7 @@ from tilewright.errors import ScheduleError, UnknownName
 from tilewright.ir.program import Loop, Program, Staged
 from tilewright.problem.epilogue import READY_MADE
 from tilewright.problem.gemm import LEADING, OperandName
+from tilewright.units import with_article
 
 ARGUMENTS = frozenset({*get_args(OperandName), *READY_MADE, "M", "N", "K", *LEADING, "alpha", "beta", "K_part"})
 """Names of the kernel's arguments."""
@@ -100,7 +101,7 @@ def check_member(value: object, kind: type[Enum]) -> None:
     """Refuse anything that is not a member of a closed set, such as its name as a string."""
     if not isinstance(value, kind):
         members = ", ".join(repr(member) for member in kind)
-        refuse(f"{value!r} is not a {kind.__name__}.", hint=f"use {members}.")
+        refuse(f"{value!r} is not {with_article(kind.__name__)}.", hint=f"use {members}.")
 
 
 def check_count(value: object, least: int, doing: str, what: str) -> None:

@@ -26,6 +26,10 @@ Value = Any
 class Arithmetic(Protocol):
     """Numbers of float dtypes in registers and memory. Integers are the same in every arithmetic."""
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether multiply-adds are carried out; where not, they count, and their sums stay as they are."""
+
     def register_type(self, dtype: DType) -> np.dtype[Any]:
         """The NumPy type of a register of `dtype`."""
 
@@ -94,6 +98,7 @@ class FloatArithmetic:
     """
 
     exact_sums: bool = True
+    multiplies: bool = True
 
     _sum: Array = field(default_factory=lambda: np.empty(_CHUNK_ELEMENTS, np.float64), repr=False)
     _low: Array = field(default_factory=lambda: np.empty(_CHUNK_ELEMENTS, np.int64), repr=False)
@@ -182,14 +187,16 @@ class FloatArithmetic:
         return np.asarray(function.of(value)).astype(np.float32)[()]
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
+        if not self.multiplies:
+            return c
         first, second = instruction.formats
         multiply = instruction.meaning if self.exact_sums else instruction.rounded
         return multiply(first.as_multiplied(a), second.as_multiplied(b), c)
 
 
 def counting() -> FloatArithmetic:
-    """For runs whose counts are wanted, not the bits of their results."""
-    return FloatArithmetic(exact_sums=False)
+    """For runs whose counts are wanted, not their results; with detectors, races would seem to be of equal values."""
+    return FloatArithmetic(multiplies=False)
 
 
 def round_to_odd(a: Array, b: Array) -> Array:
@@ -227,6 +234,7 @@ class ModularArithmetic:
     """
 
     prime: int = 2_147_483_647
+    multiplies: bool = True
 
     def register_type(self, dtype: DType) -> np.dtype[Any]:
         return np.dtype(np.int64) if dtype.is_float else dtype.numpy

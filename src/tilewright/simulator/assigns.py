@@ -83,7 +83,10 @@ class ReadOp:
 
 @dataclass(slots=True)
 class RegisterOp:
-    """An operation that writes registers, for all values of the loops that `target` has axes for."""
+    """An operation that writes registers, for all values of the loops that `target` has axes for.
+
+    By itself it is counted, and leaves the registers as they are.
+    """
 
     site: Site
     context: Context
@@ -92,7 +95,8 @@ class RegisterOp:
 
     def __call__(self, convoy: Convoy) -> None:
         """Carry the operation out."""
-        raise AssertionError(f"{type(self).__name__} does nothing")
+        self.target.mark(convoy)
+        self._tell(convoy)
 
     def _tell(self, convoy: Convoy) -> None:
         self.context.tell_computed(self.site, convoy, self.operations, prod(self.target.shape))
@@ -208,6 +212,8 @@ def assign_op(stmt: Assign, values: Values) -> RegisterOp:
                 raise NotEven  # an iteration reads what another one writes
     site, context, operations = values.site, values.context, operations_of(stmt.value)
     if isinstance(stmt.value, Fma):
+        if not context.arithmetic.multiplies:
+            return RegisterOp(site, context, target, operations)
         return FmaOp(site, context, target, operations, values.operands(stmt.value), stmt.value.dtype)
     return AssignOp(site, context, target, operations, values.value(stmt.value))
 

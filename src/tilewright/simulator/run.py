@@ -44,6 +44,7 @@ from tilewright.simulator.races import Races
 from tilewright.simulator.stepped import Chooser, SteppedMachine
 from tilewright.simulator.translate import translate
 from tilewright.simulator.warps import Batch
+from tilewright.units import type_name
 
 _BATCH_LANES = 32768
 """Lanes that run together: enough to hide the cost of Python, few enough for the caches.
@@ -121,12 +122,12 @@ def simulate(
     """
     if not isinstance(kernel, Kernel):
         raise ProblemError(
-            f"A Kernel can be simulated, and this is a {type(kernel).__name__}.",
+            f"A Kernel can be simulated, and this is {type_name(kernel)}.",
             hint="build(gemm, schedule).simulate(operands), or simulate(built.kernel, operands).",
         )
     if not isinstance(operands, (Operands, Storages)):
         raise ProblemError(
-            f"A kernel is simulated on Operands, and this is a {type(operands).__name__}.", hint="make_operands(gemm)."
+            f"A kernel is simulated on Operands, and this is {type_name(operands)}.", hint="make_operands(gemm)."
         )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)

@@ -26,7 +26,7 @@ from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.visit import bodies, variables, walk_expr
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.problem.problem import Problem, Stored, tma_matrix, values_of
-from tilewright.simulator.arithmetic import counting
+from tilewright.simulator.arithmetic import FloatArithmetic
 from tilewright.simulator.counters import Counters, weighted_sum
 from tilewright.simulator.index import Scope, array_function, resolve
 from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, odd
@@ -102,7 +102,7 @@ def count_sampled(kernel: Kernel, operands: Stored, *, limit: int = 64, **option
     options: of `simulate`. Raises SimulationError as `simulate` does; only the sampled blocks are looked at. Of
     persistent blocks, and blocks of clusters, none stands for another: all of them run.
     """
-    options = {"arithmetic": counting(), **options}
+    options = {"arithmetic": FloatArithmetic(exact_sums=False), **options}
     if kernel.resident or kernel.cluster > 1:
         return simulate(kernel, operands, **options).counters
     sample = sample_blocks(kernel, operands.problem, limit=limit)

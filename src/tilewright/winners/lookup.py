@@ -53,19 +53,17 @@ class Lookup:
         self.say = say
         self._known: dict[Any, Winner | None] = {}
 
-    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
+    def winner(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Winner | None:
         """What won on a device, by the name that its driver gives; None if nobody tuned it.
 
         alignment_bytes: of addresses and rows. order: only kernels of this reduction order, by its name.
         """
         asked = (device, gemm, alignment_bytes, order)
-        if asked in self._known:
-            found = self._known[asked]
-        else:
+        if asked not in self._known:
             if len(self._known) >= _ANSWERS_KEPT:
                 self._known.clear()
-            found = self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
-        return None if found is None else found.config
+            self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
+        return self._known[asked]
 
     def _found(self, device: str, problem: ProblemKey, order: str | None) -> Winner | None:
         near = [

@@ -12,13 +12,7 @@ from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import ARRIVING, EXCHANGED, SCALED, SCALED_AS_WHOLE, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
-from tilewright.distributed.pytorch.agreement import (
-    GATHER,
-    Agreed,
-    agreed,
-    described,
-    groups_made,
-)
+from tilewright.distributed.pytorch.agreement import GATHER, Agreed, agreed, described, groups_made
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
 from tilewright.distributed.pytorch.shared import parts_elements, parts_flag_bytes

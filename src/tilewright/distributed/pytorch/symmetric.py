@@ -17,19 +17,7 @@ from tilewright import extras
 from tilewright.distributed.pytorch.collectives import summed
 from tilewright.distributed.pytorch.scales import Asked, Scales
 from tilewright.distributed.pytorch.shared import ArrivingProducts, Exchanges, PartsMemory, SummedProducts
-from tilewright.distributed.timeline import (
-    DATA,
-    Add,
-    Await,
-    Buffer,
-    Copy,
-    Exchange,
-    Lane,
-    Multiply,
-    Rows,
-    Signal,
-    Step,
-)
+from tilewright.distributed.timeline import DATA, Add, Await, Buffer, Copy, Exchange, Lane, Multiply, Rows, Signal, Step
 from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options

@@ -17,6 +17,7 @@ from tilewright.frontend.libraries.ours import AnyArrays, DeviceArrays, JaxArray
 from tilewright.frontend.libraries.pytorch import TorchArrays
 from tilewright.frontend.libraries.views import DTypeError, Library, NoMemory, Shape, View, WorkspaceError
 from tilewright.runtime.memory import DeviceArray
+from tilewright.units import type_name
 
 _KNOWN: dict[type, Any] = {}
 """The library of each type of array met so far."""
@@ -48,7 +49,7 @@ def _library_of(array: Any) -> type:
             return found
     if hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack_device__"):
         return AnyArrays
-    raise ProblemError(f"Cannot multiply a {type(array).__name__}.", hint="pass arrays of PyTorch, CuPy, JAX or NumPy.")
+    raise ProblemError(f"Cannot multiply {type_name(array)}.", hint="pass arrays of PyTorch, CuPy, JAX or NumPy.")
 
 
 __all__ = [

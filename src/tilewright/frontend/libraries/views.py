@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tilewright.dtypes import BF16, F16, F32, Array, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.units import format_bytes
+from tilewright.units import format_bytes, type_name
 
 Shape = tuple[int, ...]
 
@@ -167,13 +167,13 @@ def format_named(name: str, array: Any) -> DType:
     """The format that a library calls `name`. Raises DTypeError for one that no kernel multiplies."""
     if name.removeprefix("torch.") == "complex64":
         raise ComplexNumbers(
-            f"A {type(array).__name__} of complex64 is multiplied by matmul and linear, and by no other call.",
+            f"{type_name(array, 'A')} of complex64 is multiplied by matmul and linear, and by no other call.",
             hint="call matmul, or multiply real and imaginary parts.",
         )
     found = FORMATS.get(name)
     if found is None:
         raise DTypeError(
-            f"Cannot multiply a {type(array).__name__} of {name}.",
+            f"Cannot multiply {type_name(array)} of {name}.",
             hint=f"use {', '.join(FORMATS)}: convert it first.",
         )
     return found

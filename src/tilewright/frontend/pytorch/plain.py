@@ -19,6 +19,7 @@ from tilewright.frontend.shapes import Product
 from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 from tilewright.runtime.memory import c_strides
+from tilewright.units import type_name
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -64,9 +65,7 @@ def refuse_others(**named: Any) -> None:
     """Raises ProblemError for an argument that is not a tensor."""
     for name, tensor in named.items():
         if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}, beside tensors of PyTorch.", hint="pass a tensor."
-            )
+            raise ProblemError(f"{name} is {type_name(tensor)}, beside tensors of PyTorch.", hint="pass a tensor.")
 
 
 def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
@@ -89,12 +88,13 @@ def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, 
         wide = wide if bias is None else wide + bias.float()
         if options.activation is not None:
             wide = activated(options.activation.value, wide)
-        views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
+        of_a, of_b, *others = (seen(one, tight=True) for one in (a, b, *operands))
+        views = Views(of_a, of_b, operands=tuple(others))
         product, into = checked(views, options)
         second = torch.matmul(a.float(), operands[-1].float()) if options.has_second else None
-        first, *others = results_of(wide, product, options, operands, into, views.a.dtype, second)
+        first, *further = results_of(wide, product, options, operands, into, of_a.dtype, second)
         result = first if out is None else out.copy_(first)
-        return (result, *others) if others else result
+        return (result, *further) if further else result
 
 
 def results_of(

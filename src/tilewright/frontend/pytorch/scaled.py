@@ -83,7 +83,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     with torch.no_grad():
         found = multiplied(a, b, scale_a, scale_b)
         found = found if bias is None else found + bias.float()
-        product, into = product_of(seen(a), seen(b)), options.out_dtype
+        product, into = product_of(seen(a, tight=True), seen(b, tight=True)), options.out_dtype
         first, *others = results_of(found, product, options.call, operands, into, into)
         result = first if out is None else out.copy_(first)
         return (result, *others) if others else result
@@ -119,7 +119,8 @@ def _shaped(
 ) -> Any:
     """A result without elements, or the error that the call would raise."""
     options = scaled_options(out_dtype, fast)
-    views = ScaledViews(seen(a), seen(b), seen(scale_a), seen(scale_b), None if bias is None else seen(bias))
+    factors = seen(a, tight=True), seen(b, tight=True)
+    views = ScaledViews(*factors, seen(scale_a), seen(scale_b), None if bias is None else seen(bias))
     checked_scaled(views, options)
     return a.new_empty(views.shape, dtype=LIBRARY.to_torch[options.out_dtype])
 

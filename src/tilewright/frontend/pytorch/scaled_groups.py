@@ -13,13 +13,7 @@ from tilewright.frontend.pytorch.scaled import multiplied, words_asked
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options
-from tilewright.frontend.scaled_groups import (
-    Arrays,
-    GroupViews,
-    checked_groups,
-    compute_scaled_groups,
-    transposed,
-)
+from tilewright.frontend.scaled_groups import Arrays, GroupViews, checked_groups, compute_scaled_groups, transposed
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 

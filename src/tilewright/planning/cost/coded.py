@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.ir.register_budgets import budgets
-from tilewright.kernels.coded import EIGHT, CodedConfig
-from tilewright.kernels.coded_body import PAD
+from tilewright.kernels.coded import EIGHT, PAD, CodedConfig
 from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.coded_wgmma_body import needed_registers
 from tilewright.problem.coded_product import TILE, CodedProduct

@@ -25,12 +25,7 @@ from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES,
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import fit_for
-from tilewright.planning.cost.epilogue_terms import (
-    beside_clocks,
-    function_clocks,
-    matrices_read,
-    partials,
-)
+from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName
 

@@ -1,4 +1,4 @@
-"""The page as text: a template, style sheets and scripts, and the recording, compressed.
+"""`Watched`, a recorded block, and its page: a template, style sheets and scripts, and the recording, compressed.
 
 Accesses as the page draws them: which wavefront serves which lane, and how many sectors lanes touch.
 """
@@ -6,23 +6,28 @@ Accesses as the page draws them: which wavefront serves which lane, and how many
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.files import write_whole
 from tilewright.layout.banks import SECTOR_BYTES, copy_turns, sectors
 from tilewright.problem.formats import format_name
+from tilewright.problem.gemm import Gemm
+from tilewright.report.debugger.texts import Texts
 from tilewright.report.page.banks import picture_of
 from tilewright.report.samples import Request, why_sectors
 from tilewright.report.templates import rendered
 from tilewright.simulator.findings import numbers_text
 from tilewright.simulator.listeners import WIDEST_THROUGH_L1
+from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder import Picture, Recording, Shown
 from tilewright.simulator.recorder.recording import fields_of_values, packed_bytes
 
@@ -79,15 +84,40 @@ def _global(shown: Shown, at: Picture) -> dict[str, Any]:
     return {"at": list(at.at), "sectors": taken, "fewest": fewest, "used": used, "why": why}
 
 
-if TYPE_CHECKING:
-    from tilewright.report.debugger.watch import Watched
-
 _SHARED_SCRIPTS = ("draw.js", "banks.js", "loads.js")
 """Of the report's page: elements and tips, the picture of banks, the picture of sectors."""
 
 _SCRIPTS = ("recording.js", "timeline.js", "texts.js", "memory.js", "accesses.js", "units.js", "watch.js")
 
 _BLOBS = ("runs_first", "runs_start", "runs_length", "values")
+
+
+@dataclass(frozen=True, repr=False)
+class Watched:
+    """A recorded block with its texts: in a notebook the page to step through it, forward and back.
+
+    left_out: the statement that was removed before, as text; "" for none.
+    """
+
+    title: str
+    gemm: Gemm
+    recording: Recording
+    texts: Texts
+    schedule: Order
+    left_out: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to step through the block: one file that loads nothing."""
+        written = Path(path)
+        write_whole(written, page_text(self))
+        return written
+
+    def _repr_html_(self) -> str:
+        return framed(self)
+
+    def __repr__(self) -> str:
+        faults = "".join(f"; {fault.kind}: {fault.headline}" for fault in self.recording.faults)
+        return f"<{self.title}: {len(self.recording.moments):,} steps of block {self.recording.block}{faults}>"
 
 
 def page_text(watched: Watched) -> str:

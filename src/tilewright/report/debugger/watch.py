@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.files import write_whole
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For, If, Let
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import edited
 from tilewright.problem.gemm import Gemm, integer_of
 from tilewright.problem.reference import Operands, make_operands, view
-from tilewright.report.debugger.page import framed, page_text
-from tilewright.report.debugger.texts import Texts, texts_of
+from tilewright.report.debugger.page import Watched
+from tilewright.report.debugger.texts import texts_of
 from tilewright.simulator.launch import Block
 from tilewright.simulator.machine import Order
-from tilewright.simulator.recorder import MOST_MOMENTS, Recording, record
+from tilewright.simulator.recorder import MOST_MOMENTS, record
 from tilewright.toolchain import Build
+from tilewright.units import type_name
 
 _VALUES = np.array([-3, -2, -1, 1, 2, 3], np.float32)
 """Every format holds them, sums of thousands of their products are exact, and none is 0, which nothing would change."""
-
-
-@dataclass(frozen=True, repr=False)
-class Watched:
-    """A recorded block with its texts: in a notebook the page to step through it, forward and back.
-
-    left_out: the statement that was removed before, as text; "" for none.
-    """
-
-    title: str
-    gemm: Gemm
-    recording: Recording
-    texts: Texts
-    schedule: Order
-    left_out: str = ""
-
-    def save(self, path: str | Path) -> Path:
-        """Write the page to step through the block: one file that loads nothing."""
-        written = Path(path)
-        write_whole(written, page_text(self))
-        return written
-
-    def _repr_html_(self) -> str:
-        return framed(self)
-
-    def __repr__(self) -> str:
-        faults = "".join(f"; {fault.kind}: {fault.headline}" for fault in self.recording.faults)
-        return f"<{self.title}: {len(self.recording.moments):,} steps of block {self.recording.block}{faults}>"
 
 
 def watch(
@@ -72,7 +43,7 @@ def watch(
     Raises TilewrightError for a line that cannot be left out, SimulationError for a block that is not in the grid.
     """
     if not isinstance(built, Build):
-        raise TilewrightError(f"A Build is watched, not a {type(built).__name__}.", hint="build(gemm, schedule).")
+        raise TilewrightError(f"A Build is watched, not {type_name(built)}.", hint="build(gemm, schedule).")
     kernel, said = built.kernel, ""
     if without is not None:
         kernel, said = left_out(kernel, without)

@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
@@ -52,7 +52,13 @@ def families(gemm: Gemm, spec: DeviceSpec) -> tuple[str, ...]:
 
 def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """The kernels of one of `families`."""
-    return _wgmma(gemm, spec, count) if kind == "wgmma" else listed(gemm, spec)[1]
+    if kind != "wgmma":
+        return listed(gemm, spec)[1]
+    c, vectors = _wgmma(gemm, spec, count), wgmma.vectors_of(gemm)
+    if not vectors:
+        return c
+    key = ("vectors", *((one.along, one.dtype) for one in vectors))
+    return c.in_table(key, lambda kept: kept.with_columns(stages=wgmma.beside_vectors(kept, gemm)))
 
 
 def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
@@ -372,7 +378,8 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
     one = c.with_columns(subtile=narrow, subtile_stages=np.ones(len(c), dtype=np.int64))
     one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks, gemm))
     wider = one.with_columns(subtile=narrow + UNIT_COLUMNS)
-    longer = (narrow * gemm.out.bytes == SECTOR_BYTES) & (wider.subtile <= c.n) & wgmma.fits(wider, one.blocks, gemm)
+    fits = wgmma.fits(wider, one.blocks, gemm) & wgmma.has_registers(wider, gemm)
+    longer = (narrow * gemm.out.bytes == SECTOR_BYTES) & (wider.subtile <= c.n) & fits
     subtile = np.where(longer, wider.subtile, narrow)
     return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages))
 
@@ -396,7 +403,7 @@ def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
     more = _with_stages(c, np.minimum(atom, c.n), 2, gemm)
     longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
     less = _with_stages(c, longer, 2, gemm)
-    deep = (more.stages > LEAST_RING) & wgmma.has_registers(more, gemm)
+    deep = (more.stages > wgmma.LEAST_RING) & wgmma.has_registers(more, gemm)
     return more.with_columns(
         subtile=np.where(deep, more.subtile, less.subtile), stages=np.where(deep, more.stages, less.stages)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tilewright.kernels.wgmma_steps import function_registers
 from tilewright.planning import account, coded
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
+from tilewright.planning.cost import wgmma_terms
 from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
@@ -35,6 +37,7 @@ from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem import Gemm, Order
+from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X6, BF16X9, F16X3
 from tilewright.problem.epilogue import PLAIN, Activation, Epilogue, Result
@@ -274,7 +277,7 @@ def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
 
 def test_rings_leave_vectors_room() -> None:
     """Beside 128 x 208 with two stages of C a ring of five takes the room of scales of rows and of columns; one of four
-    leaves it, as one stage of C does."""
+    leaves it. One stage of C of 16 columns would too, and is left out."""
     rings = {}
     for name, epilogue in {"plain": PLAIN, "scaled": Epilogue(scale=("m", "n"))}.items():
         gemm = Gemm(4096, 4096, 4096, E4M3, out=BF16, b=Order.COL, epilogue=epilogue)
@@ -285,7 +288,32 @@ def test_rings_leave_vectors_room() -> None:
         rings[name] = {(one.stages, one.subtile_stages) for one in wide}
         shared = {buffer.name for buffer in build(gemm, wide[0].schedule(gemm)).kernel.shared}
         assert {"scale_m_vector", "scale_n_vector"} <= shared or name == "plain"
-    assert rings == {"plain": {(5, 2)}, "scaled": {(4, 2), (5, 1)}}
+    assert rings == {"plain": {(5, 2)}, "scaled": {(4, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("tile", "options", "in_step"),
+    [
+        ((128, 128), {}, True),
+        ((152, 128), {"swap_ab": True}, False),
+        ((256, 64), {}, False),
+        ((88, 192), {"swap_ab": True, "consumers": 3}, False),
+        ((88, 128), {"swap_ab": True, "consumers": 1}, True),
+    ],
+    ids=str,
+)
+def test_warpgroups_fall_into_step_where_nothing_hides_a_promotion(
+    tile: tuple[int, int], options: dict[str, Any], in_step: bool
+) -> None:
+    """Promotion of one fragment of at most 144 columns takes longer than the MMAs of the other warpgroup; of two, or
+    with three warpgroups, others hide it."""
+    kernel = WgmmaConfig((*tile, 128), promote_every=128, **options)
+    both, one = (
+        Gemm(2048, 2048, 2048, E4M3, out=BF16, b=Order.COL, block_scales=BlockScales(a, b, lie=("side", "side")))
+        for a, b in ((1, 1), (1, 128) if kernel.swap_ab else (128, 1))
+    )
+    more = wgmma_terms.scaling_clocks(kernel, both) - wgmma_terms.scaling_clocks(kernel, one)
+    assert more == pytest.approx(wgmma_terms._IN_STEP if in_step else 0)
 
 
 @pytest.mark.parametrize("dtype", [E4M3, BF16])

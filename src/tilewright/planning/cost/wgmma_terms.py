@@ -227,7 +227,7 @@ def scaling_clocks(c: Any, gemm: Gemm) -> Column:
     of_own = (_SCALED_EACH * c.consumers + _SCALED_APART) * sharing(c)
     accumulator = np.where(own, of_own, _SCALED * c.consumers * _in_turn(c, gemm))
     brought = _LOADED if scales.by_tma else _COPIED
-    beside = 2 * columns_of(c) * (fragments_of(c) * sharing(c) - 1)
+    beside = 2 * columns_of(c) * (fragments_of(c) * sharing(c) * blocks_together(c) - 1)
     in_step = (columns_of(c) + _PROMOTING > beside) & (max(scales.a, scales.b) == 1)
     told = accumulator * wgmma.accumulators_of(c) + brought * c.consumers * np.logical_not(own)
     return told + _IN_STEP * in_step

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,13 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F16, F32, DType
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
-from tilewright.kernels import spaces
+from tilewright.kernels import spaces, wgmma
 from tilewright.kernels.wgmma import WgmmaConfig, consumer_registers, registers_of
 from tilewright.kernels.wgmma_steps import function_registers
 from tilewright.planning import account, coded
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
+from tilewright.planning.cost import wgmma_terms
 from tilewright.planning.cost.coded import product_clocks, sm_clocks
 from tilewright.planning.cost.gemv import gemv_seconds
 from tilewright.planning.emulated import splitting_us
@@ -35,12 +37,14 @@ from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem import Gemm, Order
+from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.emulation import BF16X6, BF16X9, F16X3
-from tilewright.problem.epilogue import Activation, Epilogue, Result
+from tilewright.problem.epilogue import PLAIN, Activation, Epilogue, Result
 from tilewright.problem.functions import Operation
 from tilewright.problem.values import Accumulated, Added, Applied, Combined, Element, Fold
 from tilewright.problem.weight_codes import E4M3_CODES, INT4
+from tilewright.toolchain import build
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PRODUCTS = [
@@ -249,13 +253,13 @@ def test_kernels_that_spill_are_refused() -> None:
 
 def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
     """As NVRTC 13.0 and 13.5 compile them: 200 accumulators beside subtiles of 32 columns, 208 beside 16, 192 beside
-    64, but the last two not with scales of rows and of columns."""
+    64, but the last not with scales of rows and of columns."""
     plain = Gemm(8192, 8192, 8192, E4M3, out=BF16, b=Order.COL)
     scaled = replace(plain, epilogue=Epilogue(scale=("m", "n")))
     config = WgmmaConfig((128, 200, 128), ping_pong=True, subtile=32, raster_rows=16)
     for n, subtile, fits in (
         *((200, 32, (True, True)), (200, 64, (False, False)), (192, 64, (True, False))),
-        *((208, 16, (True, False)), (208, 32, (False, False)), (200, 16, (True, True))),
+        *((208, 16, (True, True)), (208, 32, (False, False)), (208, 24, (False, False))),
     ):
         one = replace(config, tile=(128, n, 128), subtile=subtile, stages=3)
         assert tuple(not one.reasons_against(gemm) for gemm in (plain, scaled)) == fits, (n, subtile)
@@ -264,11 +268,52 @@ def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
     assert replace(config, tile=(128, 208, 64), subtile=16).reasons_against(across)
     assert not replace(config, tile=(128, 192, 64), subtile=16).reasons_against(across)
     assert replace(config, ping_pong=False, consumers=1).reasons_against(plain)
-    for gemm, widest in ((plain, 208), (scaled, 200)):
+    for gemm in (plain, scaled):
         some = [one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 2000)]
         kernels = [one for one in some if isinstance(one, WgmmaConfig) and one.ping_pong]
-        assert max(one.n for one in kernels if one.m == 128) == widest
+        assert max(one.n for one in kernels if one.m == 128) == 208
         assert not any(one.reasons_against(gemm) for one in kernels)
+
+
+def test_rings_leave_vectors_room() -> None:
+    """Beside 128 x 208 with two stages of C a ring of five takes the room of scales of rows and of columns; one of four
+    leaves it. One stage of C of 16 columns would too, and is left out."""
+    rings = {}
+    for name, epilogue in {"plain": PLAIN, "scaled": Epilogue(scale=("m", "n"))}.items():
+        gemm = Gemm(4096, 4096, 4096, E4M3, out=BF16, b=Order.COL, epilogue=epilogue)
+        some = [one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 500)]
+        kernels = [one for one in some if isinstance(one, WgmmaConfig)]
+        assert all(wgmma.fits(one, gemm=gemm) for one in kernels)
+        wide = [one for one in kernels if one.ping_pong and one.n == 208]
+        rings[name] = {(one.stages, one.subtile_stages) for one in wide}
+        shared = {buffer.name for buffer in build(gemm, wide[0].schedule(gemm)).kernel.shared}
+        assert {"scale_m_vector", "scale_n_vector"} <= shared or name == "plain"
+    assert rings == {"plain": {(5, 2)}, "scaled": {(4, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("tile", "options", "in_step"),
+    [
+        ((128, 128), {}, True),
+        ((152, 128), {"swap_ab": True}, False),
+        ((256, 64), {}, False),
+        ((88, 192), {"swap_ab": True, "consumers": 3}, False),
+        ((88, 128), {"swap_ab": True, "consumers": 1}, True),
+    ],
+    ids=str,
+)
+def test_warpgroups_fall_into_step_where_nothing_hides_a_promotion(
+    tile: tuple[int, int], options: dict[str, Any], in_step: bool
+) -> None:
+    """Promotion of one fragment of at most 144 columns takes longer than the MMAs of the other warpgroup; of two, or
+    with three warpgroups, others hide it."""
+    kernel = WgmmaConfig((*tile, 128), promote_every=128, **options)
+    both, one = (
+        Gemm(2048, 2048, 2048, E4M3, out=BF16, b=Order.COL, block_scales=BlockScales(a, b, lie=("side", "side")))
+        for a, b in ((1, 1), (1, 128) if kernel.swap_ab else (128, 1))
+    )
+    more = wgmma_terms.scaling_clocks(kernel, both) - wgmma_terms.scaling_clocks(kernel, one)
+    assert more == pytest.approx(wgmma_terms._IN_STEP if in_step else 0)
 
 
 @pytest.mark.parametrize("dtype", [E4M3, BF16])

@@ -130,10 +130,6 @@ def with_long_rows(c: Columns, gemm: Gemm) -> Columns:
     return c.with_columns(**{name: np.where(spills, getattr(c, name), getattr(longer, name)) for name in names})
 
 
-LEAST_RING = 3
-"""Stages that a ring keeps where more of C is staged."""
-
-
 def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
     """Two stages of epilogue subtiles as wide as a swizzle atom, whose rows meet others in the fewest sectors, where a
     ring is left, and registers: of several tiles some spill with more than 128 rows of a warpgroup (NVRTC 13.5)."""
@@ -149,7 +145,7 @@ def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
 def stages_more(c: Columns) -> Any:
     """Whether kernels that stage more of C than others keep a ring, and registers."""
     narrow = (c.ping_pong > 0) | (wgmma.accumulators_of(c) < _FULL_ACCUMULATORS)
-    return (c.stages >= LEAST_RING) & (fragments_of(c) <= 2) & narrow
+    return (c.stages >= wgmma.LEAST_RING) & (fragments_of(c) <= 2) & narrow
 
 
 _FULL_ACCUMULATORS = 192
@@ -211,7 +207,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * c.staged)
     small = (c.m * c.n <= wgmma.SMALL_TILE) & (c.persistent == 0)
     c = c[(c.blocks == 1) | small]
-    c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
+    c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks, gemm))
     return c[legal(wgmma.LAWS, c, gemm)]
 
 

@@ -21,8 +21,7 @@ _BESIDE_ROWS = 16
 _NARROW_COLUMNS, _NARROWEST_COLUMNS, _SAVED = 40, 16, 8
 """Columns of an epilogue subtile up to which a consumer in ping-pong takes fewer registers of a thread, or fewer still,
 and how many: beside 200 and 208 accumulators nine epilogues do not spill with them, each does with 64 columns (NVRTC
-13.0, 13.5). With 208 kernels in clusters do where an operand runs along m or n; and beside scales of rows and columns,
-read again for each subtile, they take 1.04 to 1.26 of the time of 192 or 200 in ten of eleven problems (H200)."""
+13.0, 13.5). With 208 kernels in clusters do where an operand runs along m or n."""
 
 _BESIDE_SCALES = 8
 """More of ping-pong with wider subtiles, beside scales of rows and of columns: 128 x 192 spills 96 bytes."""
@@ -53,7 +52,7 @@ def registers_beside(config: Any, gemm: Gemm | None = None) -> Column:
 def _in_ping_pong(config: Any, gemm: Gemm | None) -> Column:
     """More of a consumer in ping-pong that stages C: fewer where few columns of it are stored at a time."""
     scaled = gemm is not None and {"m", "n"} <= {*gemm.epilogue.scale}
-    fewest = gemm is None or ((gemm.a, gemm.b) == (Order.ROW, Order.COL) and not scaled)
+    fewest = gemm is None or (gemm.a, gemm.b) == (Order.ROW, Order.COL)
     narrow, narrowest = (config.subtile <= most for most in (_NARROW_COLUMNS, _NARROWEST_COLUMNS))
     more = _BESIDE_SCALES * scaled * np.logical_not(narrow) - _SAVED * (narrow + 1 * narrowest * fewest)
     return more * config.ping_pong * (config.subtile > 0)

@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import LEAST_RING, mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
@@ -52,7 +52,13 @@ def families(gemm: Gemm, spec: DeviceSpec) -> tuple[str, ...]:
 
 def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """The kernels of one of `families`."""
-    return _wgmma(gemm, spec, count) if kind == "wgmma" else listed(gemm, spec)[1]
+    if kind != "wgmma":
+        return listed(gemm, spec)[1]
+    c, vectors = _wgmma(gemm, spec, count), wgmma.vectors_of(gemm)
+    if not vectors:
+        return c
+    key = ("vectors", *((one.along, one.dtype) for one in vectors))
+    return c.in_table(key, lambda kept: kept.with_columns(stages=wgmma.beside_vectors(kept, gemm)))
 
 
 def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
@@ -367,14 +373,17 @@ _OPTIONS: Any = np.arange(12)
 def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
     """Kernels with one epilogue stage as large as one of two, and the deepest ring; worth: whether that is deeper.
     Rows of a sector become longer by half where there is room: 1.2 % less time in the mean of five pairs of kernels
-    (H100, bf16, dense problems in bursts)."""
+    (H100, bf16, dense problems in bursts). Not one of rows of a sector in ping-pong: with two of them and a ring of
+    four 128 x 208 takes 0.975 of the time with one and five, less in 14 of 16 pairs (FP8 by rows, H200)."""
     narrow = np.where(c.subtile_stages == 1, c.subtile // 2, c.subtile)  # one stage of long rows is as large as two
     one = c.with_columns(subtile=narrow, subtile_stages=np.ones(len(c), dtype=np.int64))
     one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks, gemm))
     wider = one.with_columns(subtile=narrow + UNIT_COLUMNS)
-    longer = (narrow * gemm.out.bytes == SECTOR_BYTES) & (wider.subtile <= c.n) & wgmma.fits(wider, one.blocks, gemm)
+    fits = wgmma.fits(wider, one.blocks, gemm) & wgmma.has_registers(wider, gemm)
+    longer = (narrow * gemm.out.bytes == SECTOR_BYTES) & (wider.subtile <= c.n) & fits
     subtile = np.where(longer, wider.subtile, narrow)
-    return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages))
+    waits = (c.ping_pong > 0) & (subtile * gemm.out.bytes <= SECTOR_BYTES)
+    return one.with_columns(subtile=subtile, worth=(c.subtile > 0) & (one.stages > c.stages) & ~waits)
 
 
 def _more_staged(c: Columns, gemm: Gemm) -> Columns:
@@ -396,7 +405,7 @@ def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
     more = _with_stages(c, np.minimum(atom, c.n), 2, gemm)
     longer = np.where(c.subtile_stages == 1, c.subtile, np.minimum(2 * c.subtile, np.minimum(atom, c.n)))
     less = _with_stages(c, longer, 2, gemm)
-    deep = (more.stages > LEAST_RING) & wgmma.has_registers(more, gemm)
+    deep = (more.stages > wgmma.LEAST_RING) & wgmma.has_registers(more, gemm)
     return more.with_columns(
         subtile=np.where(deep, more.subtile, less.subtile), stages=np.where(deep, more.stages, less.stages)
     )

@@ -335,15 +335,15 @@ _CROWDED_THREADS = 256
 
 
 def blocks_told(config: SimtConfig, gemm: Gemm) -> int:
-    """Blocks of an SM that the compiler is told of, where shared memory allows no more, or registers two of 128 threads;
-    else 0.
+    """Blocks of an SM that the compiler is told of, where shared memory allows no more, or registers two of 128
+    threads; else 0.
 
-    ptxas made 173 registers of 96 x 128 as stream-K, too many for a third block, with loads of fragments close before
-    their FMAs: 1.19 to 1.25 of the estimate in 12 of 12 kernels. Told of two blocks it makes 252: 0.81 of the time. So do
-    the others: 0.98 of the time where shared memory says how many blocks, 65 kernels, 0.86 to 1.02; 0.96 in those of two
-    blocks of 128 threads that get more registers. Not so where copies lie between k steps, which then are all moved
-    ahead (1.01 to 1.32), in a single block of 256 threads (1.01), or where registers allow three and more: some spill
-    then (up to 1.45). H200, docs/decisions/0077.
+    Alone, ptxas saves registers for a block more and may miss, with loads of fragments close before their FMAs: 173 in
+    96 x 128 as stream-K, which took 1.19 to 1.25 of their estimates in 12 of 12 kernels. Told of two blocks it makes
+    252: 0.81 to 0.83 of the time. In 815 kernels that registers crowd 0.987 of the time, up to 1.17 and twice more where
+    ptxas alone had room for a third block (46, 1.00); in 65 that shared memory does 0.98, 0.86 to 1.02. Not told: where
+    copies lie between k steps, which then all move ahead (1.01 to 1.32); one block of 256 threads (1.01); where
+    registers allow three and more, some of which spill then (up to 1.45). H200, docs/decisions/0077.
     """
     threads = WARP_THREADS * warps_of(config)
     by_registers = REGISTERS_PER_SM // (threads * round_up(int(registers_of(config)), 8))

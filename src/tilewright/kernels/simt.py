@@ -339,8 +339,8 @@ def blocks_told(config: SimtConfig, gemm: Gemm) -> int:
     threads; else 0.
 
     Alone, ptxas saves registers for a block more and may miss, with loads of fragments close before their FMAs: 173 in
-    96 x 128 as stream-K, which took 1.19 to 1.25 of their estimates in 12 of 12 kernels. Told of two blocks it makes
-    252: 0.81 to 0.83 of the time. In 815 kernels that registers crowd 0.987 of the time, up to 1.17 and twice more where
+    96 x 128 as stream-K, which took 1.17 to 1.25 of their estimates in 10 of 11 kernels. Told of two blocks it makes
+    252: 0.81 to 0.83 of the time. In 815 kernels that registers crowd 0.987 of the time, up to 1.17, twice more, where
     ptxas alone had room for a third block (46, 1.00); in 65 that shared memory does 0.98, 0.86 to 1.02. Not told: where
     copies lie between k steps, which then all move ahead (1.01 to 1.32); one block of 256 threads (1.01); where
     registers allow three and more, some of which spill then (up to 1.45). H200, docs/decisions/0077.

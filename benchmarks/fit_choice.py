@@ -67,8 +67,9 @@ NOTHING = Fit({})
 GEMV = "gemv"
 """The family whose estimates are multiplied by what problems share alone."""
 
-_REMEMBERED_WEIGHS = 0.5
-"""An estimate of the fit before, by a time that was measured."""
+_REMEMBERED_WEIGHS = 0.15
+"""An estimate of the fit before, by a time that was measured: in 937 problems of f32 that no fit had seen the choice
+was 1.0129 of the best measured plan with 0.3, and 1.0120 with this."""
 
 _OLDER_WEIGHS = 0.4
 """A time of a kernel that has changed since, by one of a kernel of today."""

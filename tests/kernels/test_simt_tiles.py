@@ -209,3 +209,21 @@ def test_shared_memory_is_known_to_the_byte(more: dict[str, Any], columns: int, 
     if more.get("store") == "shared" and columns == 256:
         config = replace(config, store="per_thread")  # rows of C are aligned
     assert int(shared_bytes(config, gemm)) == build_of(gemm, PlanConfig(config)).kernel.shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "bounds"),
+    [
+        ({}, "128, 2"),
+        ({"interleaved_copies": True}, "128"),  # loads are all moved ahead where there is room for them
+        ({"tile": (96, 64, 16), "warp_tile": (48, 32)}, "128"),  # more than two have room
+        ({"tile": (96, 256, 16)}, "256"),  # one has, whatever is promised
+        ({"tile": (96, 256, 16), "stages": 6, **BY_ASYNC}, "256, 1"),  # in shared memory as well
+    ],
+)
+def test_the_compiler_is_told_of_few_blocks_that_share_the_registers_of_an_sm(
+    changed: dict[str, Any], bounds: str
+) -> None:
+    config = replace(SimtConfig((96, 128, 16), (48, 64)), **changed)
+    text = build(gemm := Gemm(96, 256, 32, F32, a=COL), config.schedule(gemm)).cuda
+    assert f"__launch_bounds__({bounds})" in text

@@ -89,6 +89,7 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     # Unroll
     "unroll_bound": (Bind("m", Level.GRID_X), Unroll("m")),
     "unroll_unknown_extent": (Unroll("k"),),
+    "unroll_less_than_no_block": (K, Unroll("k_in", blocks=-1)),
     # Accumulate
     "accumulate_twice": (Accumulate("k"), Accumulate("k", name="again")),
     "accumulate_over_no_sum": (Accumulate("m"),),

@@ -102,6 +102,7 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "bind to threads": (TILES, Bind("m_thread", Level.BLOCK_X)),
     "bind to a virtual thread": (SUMS, Bind("n_reg", Level.VTHREAD)),
     "unroll": (TILES, Unroll("k_in")),
+    "unroll with the registers of two blocks": (TILES, Unroll("k_in", blocks=2)),
     "accumulate": (BOUND, Accumulate("k_tile")),
     "stage in shared memory": (SUMS, Stage("A", Space.SHARED, under="k_tile")),
     "stage in registers": (COPIES, Stage("B", Space.REGISTER, under="k_in")),

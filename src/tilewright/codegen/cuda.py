@@ -190,7 +190,8 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     rows = [*((pointers,) if pointers else ()), *others]
     # Budgets of registers that change while a kernel runs need to know how many blocks share those of an SM.
     budgets = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, SetRegisters)]
-    bounds = f"{kernel.threads_per_block}" + (f", {_blocks_with(budgets, kernel.threads_per_block)}" if budgets else "")
+    blocks = _blocks_with(budgets, kernel.threads_per_block) if budgets else kernel.blocks
+    bounds = f"{kernel.threads_per_block}" + (f", {blocks}" if blocks else "")
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     arguments = ",\n".join(f"    {row}" for row in rows)
     return f"{linkage} __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n"

@@ -179,7 +179,8 @@ class Kernel:
     overlapped: a launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of
     items that share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of
     them, and a launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a
-    block, where items add up in order. arriving: rows of A arrive shard by shard while it runs.
+    block, where items add up in order. arriving: rows of A arrive shard by shard while it runs. blocks: of an SM, whose
+    registers the compiler may use up; 0: it decides.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Kernel:
     partial_elements: int = 0
     arriving: bool = False
     equal_items: bool = False
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:

@@ -71,7 +71,7 @@ class Axis:
 class Loop:
     """A named loop over the digits of its axes, slowest first. `level` None is a serial loop.
 
-    turning: it runs forward and backward in turn, as the loop around it counts.
+    turning: it runs forward and backward in turn, as the loop around it counts. blocks: see `Unroll`.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Loop:
     level: Level | None = None
     unroll: bool = False
     turning: bool = False
+    blocks: int = 0
 
     @property
     def extent(self) -> int | None:

@@ -87,7 +87,8 @@ class _Writer:
         fused = "" if len(loop.axes) == 1 else f" = ({', '.join(axis.name for axis in loop.axes)})"
         if loop.level is not None:
             return f"{loop.level.value}: {loop.name} in {digits}{fused}"
-        manner = (" unrolled" if loop.unroll else "") + (", forward and backward" if loop.turning else "")
+        room = f" with the registers of {loop.blocks} blocks an SM" if loop.blocks else ""
+        manner = (" unrolled" + room if loop.unroll else "") + (", forward and backward" if loop.turning else "")
         return f"for {loop.name}{fused} in {digits}{manner}:"
 
     def _blocks_and_roles(self) -> list[str]:

@@ -13,6 +13,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32, MBARRIER
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
+from tilewright.ir.register_budgets import REGISTERS_PER_SM
 from tilewright.kernels.columns import Column, Law, reasons_against
 from tilewright.kernels.tile_sizes import (
     PERSISTENT_IS_RASTERISED,
@@ -49,6 +50,7 @@ from tilewright.schedule import (
     Unroll,
     Vectorize,
 )
+from tilewright.units import KIB, round_up
 
 Transport = Literal["registers", "cp_async"]
 
@@ -205,7 +207,7 @@ class SimtConfig(WarpTiled):
             Vectorize("B_frag", self.columns_together),
             Vectorize("C", self.columns_together),
             *((Prefetch("A_frag"), Prefetch("B_frag")) if self.double_buffered_fragments else ()),
-            Unroll(inner),
+            Unroll(inner, blocks_told(self, gemm)),
             *((Snake(*turning),) if turning else ()),
             *self._stored(gemm),
             Epilogue(),
@@ -323,6 +325,32 @@ def registers_of(config: Any) -> Column:
     high, wide = config.warp_m // config.lanes_m, config.warp_n * config.lanes_m // WARP_THREADS
     held = _OF_A_SUM * high * wide + high + wide + _OF_A_COPY * copied_by_registers(config)
     return np.ceil(_REGISTERS + held + _IN_A_CLUSTER * (config.cluster_k > 1)).astype(np.int64)
+
+
+_SHARED_BYTES = 228 * KIB
+"""Of an SM of sm_90, the most of any device; a block takes 1 KiB beside its own."""
+
+_CROWDED_THREADS = 256
+"""Of an SM, as many as have room with the most registers that a thread can have, or nearly."""
+
+
+def blocks_told(config: SimtConfig, gemm: Gemm) -> int:
+    """Blocks of an SM that the compiler is told of, where shared memory allows no more, or registers two of 128
+    threads; else 0.
+
+    Alone, ptxas saves registers for a block more and may miss, with loads of fragments close before their FMAs: 173 in
+    96 x 128 as stream-K, which took 1.17 to 1.25 of their estimates in 10 of 11 kernels. Told of two blocks it makes
+    252: 0.81 to 0.83 of the time. In 815 kernels that registers crowd 0.987 of the time, up to 1.17, twice more, where
+    ptxas alone had room for a third block (46, 1.00); in 65 that shared memory does 0.98, 0.86 to 1.02. Not told: where
+    copies lie between k steps, which then all move ahead (1.01 to 1.32); one block of 256 threads (1.01); where
+    registers allow three and more, some of which spill then (up to 1.45). H200, docs/decisions/0077.
+    """
+    threads = WARP_THREADS * warps_of(config)
+    by_registers = REGISTERS_PER_SM // (threads * round_up(int(registers_of(config)), 8))
+    by_shared = _SHARED_BYTES // (int(shared_bytes(config, gemm)) + KIB)
+    is_crowded = 1 < by_registers <= _CROWDED_THREADS // threads
+    told = not config.interleaved_copies and (by_shared <= by_registers or is_crowded)
+    return min(by_shared, by_registers) if told else 0
 
 
 def copied_by_registers(config: Any) -> Column:

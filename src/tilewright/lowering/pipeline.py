@@ -107,6 +107,7 @@ def lower(
         partial_elements(program) if program.adds_in_order else 0,
         program.arriving,
         program.has_equal_items,
+        max((loop.blocks for loop in program.loops), default=0),
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

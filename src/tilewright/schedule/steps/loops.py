@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_member, check_new_names, check_unused, find_loop, refuse
+from tilewright.schedule.step import Step, check_count, check_member, check_new_names, check_unused, find_loop, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,10 +267,13 @@ def _check_mix(program: Program, level: Level, doing: str) -> None:
 class Unroll(Step):
     """for i in 4: body   ->   body[0]; body[1]; body[2]; body[3]
 
-    Loops that index registers are always unrolled; this asks for others, such as the inner loop over k.
+    Loops that index registers are always unrolled; this asks for others, such as the inner loop over k. blocks: no more
+    share an SM in any case, so the compiler may use up the registers of so many to load ahead; 0: it decides. Left
+    alone, it may save registers for a block more and miss, with loads close before their use for nothing.
     """
 
     loop: str
+    blocks: int = 0
 
     speaks_of = ("loop",)
 
@@ -286,7 +289,8 @@ class Unroll(Step):
                 f"Cannot unroll loop {self.loop!r}: its extent depends on the size of {loop.axes[0].dim}.",
                 hint=f"Split({self.loop!r}, 8, into=(...)) and unroll the inner loop.",
             )
-        return program.with_loop(replace(loop, unroll=True))
+        check_count(self.blocks, 0, f"Cannot unroll loop {self.loop!r}", "the number of blocks of an SM")
+        return program.with_loop(replace(loop, unroll=True, blocks=self.blocks))
 
 
 @dataclass(frozen=True, repr=False, init=False)

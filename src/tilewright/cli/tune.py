@@ -17,6 +17,7 @@ import typer
 from tilewright.cli.output import AsJson
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
+from tilewright.tuner import first
 from tilewright.tuner.processes import FIRST, Processes
 
 EXAMPLES = (
@@ -110,10 +111,15 @@ def tune(
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
         processes.start(0 if list_only else FIRST)
-        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
+        asked = None if m is None or n is None or k is None else (m, n, k, dtype or "f32", out, order or "NN")
+        beside = ThreadPoolExecutor(1)  # the driver takes half a second, in which the rest is imported
+        opening = None if list_only else beside.submit(_opened)
+        beginning = None
+        if opening is not None and asked is not None:
+            beginning = beside.submit(lambda: first.begun(processes, opening.result(), asked))
         from tilewright.cli import tuning
 
-        problems = tuning.problems_of(m, n, k, dtype, out, order, shapes)
+        problems = tuning.problems_of(asked, dtype, order, shapes)
         words = tuning.Words(family, keep_bits, as_json)
         if opening is None:
             return tuning.print_candidates(problems, device, words, is_list=m is None)
@@ -126,11 +132,10 @@ def tune(
         if m is None:
             seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(problems)
             return search.all_of(problems, seconds, export)
-        return search.one(problems[0].gemm, budget or 50.0, started=context.obj)
+        return search.one(problems[0].gemm, budget or 50.0, started=context.obj, beginning=beginning)
 
 
 def _opened() -> Gpu:
-    """The GPU, by a thread: the driver takes half a second, in which the rest is imported."""
     missing = gpu_problem()
     if missing is None:
         return open_gpu()

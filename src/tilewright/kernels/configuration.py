@@ -67,11 +67,6 @@ def _hints(kind: str) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(family)}
 
 
-@cache
-def _columns_of(kind: str) -> tuple[str, ...]:
-    return tuple(one for name in _hints(kind) for one in _PARTS.get(name, (name,)))
-
-
 def _checked(name: str, kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple and isinstance(value, list) and len(value) == len(get_args(kind)):
         return tuple(_checked(name, one, part) for one, part in zip(get_args(kind), value, strict=True))
@@ -91,17 +86,7 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     >>> row_of("simt", table, 0) == SimtConfig(split_k=2)
     True
     """
-    found = columns.row(index, _columns_of(kind))
-    values: list[Any] = []
-    for name, hint in _hints(kind).items():
-        together = _PARTS.get(name)
-        if together is not None:
-            values.append(tuple(found[one] for one in together))
-        else:
-            values.append(hint(found[name]) if hint in (int, bool, str) else found[name])
-    family: Any = FAMILIES[kind]
-    made: GemmConfig = family(*values)
-    return made
+    return rows_of(kind, columns, [index])[0]
 
 
 def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -176,6 +177,10 @@ def _check_factor(name: str, value: Any) -> None:
         )
 
 
+_factor = lru_cache(maxsize=None)(Operand)
+"""A, B or C: there are few, which are asked for again and again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
@@ -213,6 +218,10 @@ class Gemm:
     pieces: Algorithm | None = None
     block_scales: BlockScales | None = None
     b_dtype: DType | None = None
+
+    def __hash__(self) -> int:
+        """Of what problems mostly differ in: it is asked for at each look-up of what is known of a problem."""
+        return hash((self.m, self.n, self.k, self.dtype, self.out, self.a, self.b))
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -357,11 +366,11 @@ class Gemm:
         """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
         match name:
             case "A" | "A1" | "A2":
-                return Operand(name, self.dtype, self.a)
+                return _factor(name, self.dtype, self.a)
             case "B" | "B1" | "B2":
-                return Operand(name, self.b_dtype or self.dtype, self.b)
+                return _factor(name, self.b_dtype or self.dtype, self.b)
             case "C":
-                return Operand(name, self.out, self.c)
+                return _factor(name, self.out, self.c)
             case "block_scale_a" | "block_scale_b":
                 own = self.block_scales is not None and name in self.block_scales.own
                 return Operand(name, F32, Order.ROW, is_vector=True, is_own=own)

@@ -116,6 +116,7 @@ class Fit:
     shared: Trees | None = None
 
 
+@cache
 def fit_for(kind: str, dtype: DType) -> Fit:
     """The fit for a family that multiplies operands of a format."""
     own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({})

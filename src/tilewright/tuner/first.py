@@ -1,0 +1,54 @@
+"""The first candidate of a search, what `matmul` runs today: chosen and built by other processes as soon as a GPU is
+open, while this process still imports what a search needs. This file imports nothing of that."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.runtime.driver import Gpu
+from tilewright.tuner.processes import Processes
+
+if TYPE_CHECKING:
+    from tilewright.device.spec import DeviceSpec
+    from tilewright.winners.plan_config import PlanConfig
+
+Asked = tuple[int, int, int, str, str | None, str]
+"""m, n, k, the format of A and B, that of C, and the order: as `fleet.problem` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A plan, and the same compiled (`compiling.Prepared`) where that has been begun."""
+
+    plan: PlanConfig
+    built: Future[Any] | None = None
+
+
+def begun(processes: Processes, gpu: Gpu, asked: Asked) -> First:
+    """What is chosen, and being built. Raises TilewrightError for what is no problem."""
+    from tilewright.runtime.probe import probe
+
+    spec = probe(gpu)
+    plan = processes.call(_chosen, asked, spec).result()
+    return First(plan, processes.call(_built, asked, spec, gpu.arch, plan))
+
+
+# -- in the processes ----------------------------------------------------------------------------------------------
+
+
+def _chosen(asked: Asked, spec: DeviceSpec) -> PlanConfig:
+    from tilewright.planning.on_paper import version_of
+    from tilewright.tuner.fleet import problem
+    from tilewright.tuner.today import todays_plan
+    from tilewright.winners.lookup import Lookup
+
+    return todays_plan(problem(*asked), spec, Lookup(version_of))
+
+
+def _built(asked: Asked, spec: DeviceSpec, arch: str, plan: PlanConfig) -> Any:
+    from tilewright.tuner.compiling import Work, built
+    from tilewright.tuner.fleet import problem
+
+    return built(Work(problem(*asked), spec, None, arch), plan)

@@ -129,7 +129,7 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     finishing = [
         np.broadcast_to(one.reduced, len(of))[rows] for one, of, rows in zip(found, terms, chosen, strict=True)
     ]
-    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, finishing, spec, count)))
+    factor = np.exp(fit.trees.logarithms(_left_of(kind, fit.trees, found, chosen, kernels, finishing, spec, count)))
     totals = []
     slower = _MMA_BEHIND_PACKING if kind == "mma" else 1.0
     shared = [shared_factor(kind, one.read, count) * (slower if np.any(one.packing) else 1.0) for one in found]
@@ -157,7 +157,7 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     trees = (fitted(kind) if kind == "gemv" else fit_for(kind, read.dtype)).shared
     if trees is None:
         return 1.0
-    return float(np.exp(trees.logarithms(trees.ranks(problem_features(read, count), 1)))[0])
+    return float(np.exp(trees.logarithms(trees.left(trees.ranks(problem_features(read, count), 1))))[0])
 
 
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 
-def _ranks_of(
+def _left_of(
     kind: str,
     trees: Trees,
     found: Sequence[Estimate],
@@ -177,7 +177,7 @@ def _ranks_of(
     spec: DeviceSpec,
     count: int,
 ) -> Any:
-    """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
+    """What is left to the trees of the chosen rows of each table, one behind the other. Where tables have the same rows
     behind several packings, all are asked at once. finishing: of the seconds, those behind the kernels."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
@@ -191,18 +191,18 @@ def _ranks_of(
         c, read = found[0].columns[np.concatenate(chosen)], found[0].read
         busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
         each = busiest, np.concatenate(seconds), np.concatenate(finishing)
-        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
+        return _tiled_left(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
     for one, rows, us, behind in zip(found, chosen, seconds, finishing, strict=True):
         if not len(rows):
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
-            told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+            told.append(wgmma_features.left(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
             each = one.timed.at(rows), us, behind
-            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
-    return np.concatenate(told, axis=1)
+            told.append(_tiled_left(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
+    return np.concatenate(told) if len(told) > 1 else told[0]
 
 
 def _busiest(one: Estimate) -> Busiest:
@@ -210,7 +210,7 @@ def _busiest(one: Estimate) -> Busiest:
     return one.timed
 
 
-def _tiled_ranks(
+def _tiled_left(
     kind: str,
     trees: Trees,
     c: Columns,
@@ -223,12 +223,14 @@ def _tiled_ranks(
 ) -> Any:
     """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
     kernel."""
-    first = c.fact(
-        ("ranks", read.dtype, read.out, spec),
-        lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
-    )
+    key = "left", read.dtype, read.out, spec
+    found = trees.left_of_rows(c, key, lambda kept: _class_features(kind, kept, read, spec))
     sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)
-    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
+    return found & trees.left(trees.ranks(sized, len(c), _CLASS_FEATURES[kind]))
+
+
+_CLASS_FEATURES = {"simt": simt_features.CLASS_FEATURES, "mma": 17}
+"""The first of what the trees of a family ask about."""
 
 
 def features(
@@ -282,7 +284,7 @@ def _sized_features(
     each: tuple[Busiest, Any, Any],
     count: int,
 ) -> tuple[Any, ...]:
-    """The others. lie: `_how_operands_lie`. each: as `_tiled_ranks`."""
+    """The others. lie: `_how_operands_lie`. each: as `_tiled_left`."""
     busiest, seconds, finishing = each
     if kind == "simt":
         return simt_features.sized_features(c, gemm, lie, spec, sizes, busiest, seconds, finishing, count)

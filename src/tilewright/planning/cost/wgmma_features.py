@@ -25,6 +25,10 @@ from tilewright.planning.cost.wgmma_terms import (
 from tilewright.problem.gemm import Gemm, Order
 
 
+CLASS_FEATURES = 27
+"""The first of what the trees ask about."""
+
+
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
     """The first of what the trees of `correction` ask about: what no size of a problem changes."""
     return (
@@ -81,7 +85,7 @@ def _asked_of_l2(c: Columns, timed: Timed, streams_b: Any, seconds: Any) -> tupl
     return np.where(streams_b, b_rows, a_rows) * share, (a_rows + b_rows) * share
 
 
-def ranks(
+def left(
     trees: Trees,
     c: Columns,
     gemm: Gemm,
@@ -91,12 +95,8 @@ def ranks(
     seconds: Any,
     count: int = 1,
 ) -> Any:
-    """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
-    table that is kept."""
-
-    def found(c: Columns) -> Any:
-        return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
-
-    first = c.fact(("ranks", *class_of(gemm), spec), found)
+    """What all of these leave to trees, (plans, trees)."""
+    key = "left", *class_of(gemm), spec
+    found = trees.left_of_rows(c, key, lambda kept: class_features(kept, gemm, spec))
     sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
-    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
+    return found & trees.left(trees.ranks(sized, len(c), CLASS_FEATURES))

@@ -91,18 +91,19 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
 
 def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:
     """Configurations of a table of a family, as `row_of`."""
-    family, hints = FAMILIES[kind], _hints(kind)
     chosen = columns[np.asarray(places, dtype=np.int64)]
     lists: list[Any] = []
-    for field in fields(family):
-        together, hint = _PARTS.get(field.name), hints[field.name]
-        if together is not None:
-            lists.append(zip(*(getattr(chosen, name).tolist() for name in together), strict=True))
-        else:
-            values = getattr(chosen, field.name).tolist()
-            lists.append(map(hint, values) if hint in (int, bool, str) else values)
-    found: list[Any] = [family(*values) for values in zip(*lists, strict=True)]
+    for names, is_truth in _parts_of(kind):
+        each = [getattr(chosen, name).tolist() for name in names]
+        lists.append(zip(*each, strict=True) if len(names) > 1 else map(bool, each[0]) if is_truth else each[0])
+    found: list[Any] = list(map(FAMILIES[kind], *lists))
     return found
+
+
+@cache
+def _parts_of(kind: str) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Of each field of a family, the columns of which it is made, and whether it is a truth value."""
+    return tuple((_PARTS.get(name, (name,)), hint is bool) for name, hint in _hints(kind).items())
 
 
 def parameters(config: KernelConfig) -> dict[str, Any]:

@@ -344,20 +344,25 @@ def _leaves_first(gemm: Gemm, count: int) -> Deferred:
 def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
     a longer ring, or more of it; of which row each of these is."""
-    sides = _sides(gemm)
-    less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    of_epilogue = function_registers(gemm), *gemm.epilogue.scale
-    more = c.in_table(("more staged", *sides, *of_epilogue), lambda kept: _more_staged(kept, gemm))
+    assert c.table is not None and c.rows is not None
+    staged = c.table.known(
+        ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
+    )
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
-    ordered = (option & 2 > 0) | (c.persistent[row] == 0)
-    ordered &= (option & 1 > 0) | ~_always_early(c, gemm)[row]
-    worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
-    place = row + len(c) * (option >> 2)
-    kept = np.flatnonzero(ordered & worth[place])
+    place = c.rows.take(row) + len(c.table) * (option >> 2)
+    kept = (option & 2 > 0) | (c.persistent.take(row) == 0)
+    kept &= (option & 1 > 0) | ~_always_early(c, gemm).take(row)
+    kept = np.flatnonzero(kept & (staged.worth.take(place) > 0))
     row, option = row[kept], option[kept]
-    c = c.beside(less).beside(more)[place[kept]]
-    c = c.with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
-    return c.with_columns(evict_first=_leaves_first(gemm, count)), row
+    given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
+    given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}
+    return staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count)), row
+
+
+def _staged(c: Columns, gemm: Gemm) -> Columns:
+    """Kernels as they are, then with less of C staged, then with more; worth: whether that is something else."""
+    ways = (c.with_columns(worth=np.ones(len(c))), _one_epilogue_stage(c, gemm), _more_staged(c, gemm))
+    return Columns({name: np.concatenate([getattr(way, name) for way in ways]) for name in ways[0].names}).kept()
 
 
 _OPTIONS: Any = np.arange(12)

@@ -10,6 +10,7 @@ families.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +32,8 @@ _LEAVES = 32
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """start: what is added for every plan. thresholds: of each feature, ascending, all that a tree compares it with.
+    """start: what is added for every plan. thresholds: of each feature, ascending, all that a tree compares it with;
+    listed: the same as lists.
 
     masks: a row for each feature and number of its thresholds that a value exceeds, (rows, trees): which leaves, as
     bits, the comparisons of this feature leave to a tree. first: the row of each feature that exceeds none. values: of
@@ -40,6 +42,7 @@ class Trees:
 
     start: float
     thresholds: tuple[Any, ...]
+    listed: tuple[list[float], ...]
     first: Any
     masks: Any
     values: Any
@@ -64,7 +67,8 @@ class Trees:
             thresholds.append(steps)
             tables.append(np.bitwise_and.accumulate(rows, axis=0))
         first = np.cumsum([0, *(len(table) for table in tables[:-1])])
-        return cls(told["start"], tuple(thresholds), first, np.concatenate(tables), values)
+        listed = tuple(steps.tolist() for steps in thresholds)
+        return cls(told["start"], tuple(thresholds), listed, first, np.concatenate(tables), values)
 
     def ranks(self, features: Sequence[Any], plans: int, at: int = 0) -> Any:
         """The rows of `masks` of some features, each a number or a column, (features, plans). at: the number of the
@@ -72,7 +76,10 @@ class Trees:
         known = self.thresholds[at : at + len(features)]
         found = np.empty((len(known), plans), dtype=np.int64)
         for number, (steps, feature) in enumerate(zip(known, features, strict=False)):
-            found[number] = steps.searchsorted(feature)
+            if isinstance(feature, np.ndarray):
+                found[number] = steps.searchsorted(feature)
+            else:
+                found[number] = bisect_left(self.listed[at + number], feature)
         found += self.first[at : at + len(known), None]
         return found
 

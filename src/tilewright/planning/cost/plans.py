@@ -117,32 +117,37 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
     assert fit.trees is not None
     terms = [one.kernel + one.reduced for one in found]
-    starts = np.cumsum([0, *(len(of) for of in terms)])
-    together = np.concatenate([one.packing + of for one, of in zip(found, terms, strict=True)])
-    best = np.argpartition(together, most)[:most] if len(together) > most else np.arange(len(together))
-    best = np.sort(best[np.isfinite(together[best])])
-    ends = np.searchsorted(best, starts)
-    chosen = [best[ends[at] : ends[at + 1]] - starts[at] for at in range(len(found))]
-    if not len(best):
+    chosen = _best([one.packing + of for one, of in zip(found, terms, strict=True)], most)
+    if not any(map(len, chosen)):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    finishing = [
-        np.broadcast_to(one.reduced, len(of))[rows] for one, of, rows in zip(found, terms, chosen, strict=True)
-    ]
-    factor = np.exp(fit.trees.logarithms(_left_of(kind, fit.trees, found, chosen, kernels, finishing, spec, count)))
-    totals = []
+    factor = np.exp(fit.trees.logarithms(_left_of(kind, fit.trees, found, chosen, kernels, spec, count)))
+    totals, end = [], 0
     slower = _MMA_BEHIND_PACKING if kind == "mma" else 1.0
-    shared = [shared_factor(kind, one.read, count) * (slower if np.any(one.packing) else 1.0) for one in found]
-    for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
-        total = one.packing + one.more + terms[at] * shared[at]
-        total[rows] += kernel * shared[at] * (factor[ends[at] : ends[at + 1]] - 1)
+    for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
+        shared = shared_factor(kind, one.read, count) * (slower if np.any(one.packing) else 1.0)
+        total = one.packing + one.more + of * shared
+        total[rows] += kernel * shared * (factor[end : end + len(rows)] - 1)
         totals.append(total)
-    slowest = max(np.max(total[rows], initial=0.0) for total, rows in zip(totals, chosen, strict=True))
+        end += len(rows)
+    slowest = max(total[rows].max(initial=0.0) for total, rows in zip(totals, chosen, strict=True))
     for total, rows in zip(totals, chosen, strict=True):
-        behind = np.maximum(total, slowest)
-        behind[rows] = total[rows]
-        total[:] = behind
+        mine = total[rows]
+        np.maximum(total, slowest, out=total)
+        total[rows] = mine
     return totals
+
+
+def _best(seconds: Sequence[Any], most: int) -> list[Any]:
+    """Places of the least of several tables together, as far as they are finite."""
+    together = seconds[0] if len(seconds) == 1 else np.concatenate(seconds)
+    best = together.argpartition(most)[:most] if len(together) > most else np.arange(len(together))
+    best = best[np.isfinite(together[best])]
+    best.sort()
+    if len(seconds) == 1:
+        return [best]
+    starts = np.cumsum([0, *map(len, seconds)])
+    return [rows - start for rows, start in zip(np.split(best, best.searchsorted(starts[1:-1])), starts, strict=False)]
 
 
 _MMA_BEHIND_PACKING = 1.18
@@ -173,12 +178,11 @@ def _left_of(
     found: Sequence[Estimate],
     chosen: Sequence[Any],
     seconds: Sequence[Any],
-    finishing: Sequence[Any],
     spec: DeviceSpec,
     count: int,
 ) -> Any:
     """What is left to the trees of the chosen rows of each table, one behind the other. Where tables have the same rows
-    behind several packings, all are asked at once. finishing: of the seconds, those behind the kernels."""
+    behind several packings, all are asked at once."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
         lie = [_how_operands_lie(one.read) for one in found]
@@ -190,17 +194,18 @@ def _left_of(
         )
         c, read = found[0].columns[np.concatenate(chosen)], found[0].read
         busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
-        each = busiest, np.concatenate(seconds), np.concatenate(finishing)
+        finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
+        each = busiest, np.concatenate(seconds), finishing
         return _tiled_left(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
-    for one, rows, us, behind in zip(found, chosen, seconds, finishing, strict=True):
+    for one, rows, us in zip(found, chosen, seconds, strict=True):
         if not len(rows):
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
             told.append(wgmma_features.left(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
-            each = one.timed.at(rows), us, behind
+            each = one.timed.at(rows), us, one.reduced[rows]
             told.append(_tiled_left(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
     return np.concatenate(told) if len(told) > 1 else told[0]
 

@@ -24,7 +24,6 @@ from tilewright.planning.cost.wgmma_terms import (
 )
 from tilewright.problem.gemm import Gemm, Order
 
-
 CLASS_FEATURES = 27
 """The first of what the trees ask about."""
 

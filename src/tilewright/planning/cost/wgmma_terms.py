@@ -9,9 +9,9 @@ The constants come from `benchmarks/fit_choice.py`, which fits them to sweeps of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -294,8 +294,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     return c.with_facts(("clocks", *class_of(gemm), spec), found)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """Columns of kernels. rows, columns: of tiles. blocks: with those that fill up clusters, or work items of
     persistent kernels. waves: tiles that the busiest SM computes one after another, of those that it holds at a time.
     steps: k tiles of a block. clocks: of a k tile."""
@@ -310,7 +309,7 @@ class Timed:
 
     def at(self, rows: Any) -> Timed:
         """Of some of the kernels."""
-        return Timed(*(getattr(self, field.name).take(rows) for field in fields(self)))
+        return Timed(*(column.take(rows) for column in self))
 
 
 def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Column, Column], spec: DeviceSpec) -> Column:

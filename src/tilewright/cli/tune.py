@@ -112,11 +112,9 @@ def tune(
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
         processes.start(0 if list_only else FIRST)
         asked = None if m is None or n is None or k is None else (m, n, k, dtype or "f32", out, order or "NN")
-        beside = ThreadPoolExecutor(1)  # the driver takes half a second, in which the rest is imported
+        beside = ThreadPoolExecutor(2)  # the driver takes half a second, in which the rest is imported
         opening = None if list_only else beside.submit(_opened)
-        beginning = None
-        if opening is not None and asked is not None:
-            beginning = beside.submit(lambda: first.begun(processes, opening.result(), asked))
+        beginning = None if list_only or asked is None else beside.submit(first.begun, processes, asked)
         from tilewright.cli import tuning
 
         problems = tuning.problems_of(asked, dtype, order, shapes)

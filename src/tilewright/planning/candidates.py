@@ -345,24 +345,25 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
     a longer ring, or more of it; of which row each of these is."""
     assert c.table is not None and c.rows is not None
-    staged = c.table.known(
+    worth, staged = c.table.known(
         ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
     )
     row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
     place = c.rows.take(row) + len(c.table) * (option >> 2)
     kept = (option & 2 > 0) | (c.persistent.take(row) == 0)
     kept &= (option & 1 > 0) | ~_always_early(c, gemm).take(row)
-    kept = np.flatnonzero(kept & (staged.worth.take(place) > 0))
+    kept = np.flatnonzero(kept & (worth.take(place)))
     row, option = row[kept], option[kept]
     given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
     given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}
     return staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count)), row
 
 
-def _staged(c: Columns, gemm: Gemm) -> Columns:
-    """Kernels as they are, then with less of C staged, then with more; worth: whether that is something else."""
-    ways = (c.with_columns(worth=np.ones(len(c))), _one_epilogue_stage(c, gemm), _more_staged(c, gemm))
-    return Columns({name: np.concatenate([getattr(way, name) for way in ways]) for name in ways[0].names}).kept()
+def _staged(c: Columns, gemm: Gemm) -> tuple[Any, Columns]:
+    """Kernels as they are, then with less of C staged, then with more; and which of these are something else."""
+    less, more = _one_epilogue_stage(c, gemm), _more_staged(c, gemm)
+    columns = {name: np.concatenate([getattr(way, name) for way in (c, less, more)]) for name in c.names}
+    return np.concatenate([np.ones(len(c), dtype=bool), less.worth > 0, more.worth > 0]), Columns(columns).kept()
 
 
 _OPTIONS: Any = np.arange(12)

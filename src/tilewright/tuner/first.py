@@ -1,5 +1,6 @@
-"""The first candidate of a search, what `matmul` runs today: chosen and built by other processes as soon as a GPU is
-open, while this process still imports what a search needs. This file imports nothing of that."""
+"""The first candidate of a search, what `matmul` runs today: chosen and built by other processes as soon as the driver
+tells which GPU there is, while this process opens it and imports what a search needs. This file imports nothing of
+that."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.driver import Gpu
+from tilewright.errors import LaunchError
+from tilewright.runtime.driver import GpuFacts, gpu_problem
 from tilewright.tuner.processes import Processes
 
 if TYPE_CHECKING:
@@ -26,10 +28,15 @@ class First:
     built: Future[Any] | None = None
 
 
-def begun(processes: Processes, gpu: Gpu, asked: Asked) -> First:
-    """What is chosen, and being built. Raises TilewrightError for what is no problem."""
+def begun(processes: Processes, asked: Asked) -> First:
+    """What is chosen for the GPU at hand, and being built. Raises TilewrightError where there is none, and for what is
+    no problem."""
+    missing = gpu_problem()
+    if missing is not None:
+        raise LaunchError(missing)
     from tilewright.runtime.probe import probe
 
+    gpu = GpuFacts(0)
     spec = probe(gpu)
     plan = processes.call(_chosen, asked, spec).result()
     return First(plan, processes.call(_built, asked, spec, gpu.arch, plan))

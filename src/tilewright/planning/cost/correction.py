@@ -30,7 +30,7 @@ _LEAVES = 32
 """Of a tree, at most: a bit of a number for each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trees:
     """start: what is added for every plan. thresholds: of each feature, ascending, all that a tree compares it with;
     listed: the same as lists.
@@ -95,7 +95,7 @@ class Trees:
         when it is first asked for."""
         if c.table is None:
             return self.left(self.ranks(features(c), len(c)))
-        known = c.table.known(key, lambda kept: _Left(self, self.ranks(features(kept), len(kept))))
+        known = c.table.known((self, key), lambda kept: _Left(self, self.ranks(features(kept), len(kept))))
         return known.of(np.arange(len(c)) if c.rows is None else c.rows)
 
     def logarithms(self, left: Any) -> Any:

@@ -228,7 +228,7 @@ def _tiled_left(
 ) -> Any:
     """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
     kernel."""
-    key = "left", read.dtype, read.out, spec
+    key = read.dtype, read.out, spec
     found = trees.left_of_rows(c, key, lambda kept: _class_features(kind, kept, read, spec))
     sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)
     return found & trees.left(trees.ranks(sized, len(c), _CLASS_FEATURES[kind]))

@@ -95,7 +95,7 @@ def left(
     count: int = 1,
 ) -> Any:
     """What all of these leave to trees, (plans, trees)."""
-    key = "left", *class_of(gemm), spec
+    key = *class_of(gemm), spec
     found = trees.left_of_rows(c, key, lambda kept: class_features(kept, gemm, spec))
     sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
     return found & trees.left(trees.ranks(sized, len(c), CLASS_FEATURES))

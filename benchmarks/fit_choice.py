@@ -259,7 +259,7 @@ def features_of(one: Measured, seconds: Any, reduced: Any, busiest: Any) -> Any:
 
 def known_by(trees: Trees | None, x: Any) -> Any:
     """Logarithms that trees add for each row of features."""
-    return 0.0 if trees is None else trees.logarithms(trees.left(trees.ranks([*x.T], len(x))))
+    return 0.0 if trees is None else trees.logarithms(trees.ranks([*x.T], len(x)))
 
 
 def fit_trees(x: Any, y: Any, w: Any, options: dict[str, Any] = _TREES) -> Any:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.kernels.columns import Columns
-from tilewright.planning.cost.correction import Trees, fitted
+from tilewright.planning.cost.correction import fitted
 
 
 def walked(tree: dict[str, Any], features: Any) -> float:
@@ -37,9 +36,9 @@ def test_the_sum_of_the_leaves_that_walks_reach(name: str, part: str) -> None:
         for steps in trees.thresholds
     ]
     ranks = trees.ranks([*features, np.zeros(plans)], plans)
-    found = trees.logarithms(trees.left(ranks))
+    found = trees.logarithms(ranks)
     for plan in range(plans):
-        alone = trees.logarithms(trees.left(ranks[:, [plan]]))  # where all plans share every feature
+        alone = trees.logarithms(ranks[:, [plan]])  # where all plans share every feature
         assert alone == pytest.approx(found[[plan]], abs=1e-12)
         total = sum(walked(tree, [column[plan] for column in features]) for tree in told["trees"])
         assert found[plan] == pytest.approx(told["start"] + total, abs=1e-9)
@@ -52,25 +51,3 @@ def test_ranks_of_parts_of_the_features_are_those_of_all() -> None:
     apart = np.concatenate([trees.ranks(values[:20], 3), trees.ranks(values[20:], 3, 20)])
     assert np.array_equal(apart, trees.ranks(values, 3))
     assert np.array_equal(apart, trees.ranks([np.full(3, value) for value in values], 3))
-    assert np.array_equal(trees.left(apart[:20]) & trees.left(apart[20:]), trees.left(apart))
-
-
-def test_what_a_class_leaves_is_found_of_each_row_of_a_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    trees = fitted("wgmma").trees
-    assert trees is not None
-    table = Columns({"m": np.arange(3.0, 9.0)}).kept()
-    plain = trees.left(trees.ranks([np.log2(table.m)], len(table)))
-    asked: list[int] = []
-    left_of = Trees.left
-
-    def counted(of: Trees, ranks: Any) -> Any:
-        asked.append(ranks.shape[1])
-        return left_of(of, ranks)
-
-    monkeypatch.setattr(Trees, "left", counted)
-    for rows in ([4, 1], [1, 4, 5], [5]):
-        found = trees.left_of_rows(table[rows], "m", lambda c: [np.log2(c.m)])
-        assert np.array_equal(found, plain[rows])
-    assert asked == [2, 1]
-    loose = Columns({"m": np.arange(3.0, 9.0)})
-    assert np.array_equal(trees.left_of_rows(loose, "m", lambda c: [np.log2(c.m)]), plain)

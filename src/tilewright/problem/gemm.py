@@ -74,6 +74,7 @@ def orders_of(letters: str) -> tuple[Order, Order]:
     return ORDERS[letters.upper()]
 
 
+@lru_cache(maxsize=256)
 def leading_of(name: str) -> str:
     """What the leading dimension of a matrix is called.
 
@@ -85,6 +86,11 @@ def leading_of(name: str) -> str:
 
 LEADING = tuple(dict.fromkeys(leading_of(name) for name in (*get_args(OperandName), *READY_MADE)))
 """Every leading dimension that a kernel may take, but for those of operands that a function names."""
+
+
+@lru_cache(maxsize=256)
+def _dims_of(name: str) -> tuple[Dim, Dim]:
+    return next((dims for one, dims in DIMS.items() if one == name), DIMS["C"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class Operand:
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return next((dims for name, dims in DIMS.items() if name == self.name), DIMS["C"])
+        return _dims_of(self.name)
 
     @property
     def contiguous(self) -> Dim:
@@ -426,11 +432,10 @@ class Gemm:
 
     def leading(self, name: OperandName | AddedName | BlockScaleName) -> int:
         """Elements from line to line; 0 for a vector, all of whose lines are one."""
-        operand = self.operand(name)
-        if operand.is_vector:
+        if name in DIMS:
+            return int(getattr(self, leading_of(name)))
+        if self.operand(name).is_vector:
             return 0
-        if operand.name in DIMS:
-            return int(getattr(self, operand.leading))
         return self.ld_added[[one.name for one in self.epilogue.matrices].index(name)]
 
     def storage_elements(self, name: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import FP8_FORMATS, DType
-from tilewright.kernels.columns import Columns
 
 FITTED_FOR = (9, 0)
 """The compute capability on which the plans were measured."""
@@ -83,43 +82,15 @@ class Trees:
         found += self.first[at : at + len(known), None]
         return found
 
-    def left(self, ranks: Any) -> Any:
-        """The leaves, as bits, that features leave to each tree, by their ranks, (plans, trees)."""
+    def logarithms(self, ranks: Any) -> Any:
+        """Of measured over estimated time, by the ranks of all features."""
         alike = (ranks == ranks[:, :1]).all(axis=1)  # what all plans share, such as sizes, is asked once
-        found = np.bitwise_and.reduce(self.masks.take(ranks[~alike], axis=0), axis=0)
-        found &= np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
-        return found
-
-    def left_of_rows(self, c: Columns, key: Hashable, features: Callable[[Columns], Sequence[Any]]) -> Any:
-        """The same by the first features, which `features` finds: of a table that is kept once, and of each of its rows
-        when it is first asked for."""
-        if c.table is None:
-            return self.left(self.ranks(features(c), len(c)))
-        known = c.table.known((self, key), lambda kept: _Left(self, self.ranks(features(kept), len(kept))))
-        return known.of(np.arange(len(c)) if c.rows is None else c.rows)
-
-    def logarithms(self, left: Any) -> Any:
-        """Of measured over estimated time, by what all features leave."""
+        left = np.bitwise_and.reduce(self.masks.take(ranks[~alike], axis=0), axis=0)
+        left &= np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
         exponent = (left & (~left + np.uint32(1))).astype(np.float32).view(np.int32) >> 23  # of the lowest bit
         leaf = exponent + np.arange(-127, _LEAVES * len(self.values) - 127, _LEAVES)
         # One tree after another, whatever the number of plans: the sum of a plan does not depend on the others.
         return self.start + np.ascontiguousarray(self.values.take(leaf).T).sum(axis=0)
-
-
-class _Left:
-    """`Trees.left` of the rows of a table: most are never asked for, and those that are again and again."""
-
-    def __init__(self, trees: Trees, ranks: Any) -> None:
-        self._trees, self._ranks = trees, ranks
-        self._found = np.empty((ranks.shape[1], len(trees.values)), dtype=np.uint32)
-        self._is_found = np.zeros(ranks.shape[1], dtype=bool)
-
-    def of(self, rows: Any) -> Any:
-        new = rows[~self._is_found.take(rows)]
-        if len(new):
-            self._found[new] = self._trees.left(self._ranks[:, new])
-            self._is_found[new] = True
-        return self._found.take(rows, axis=0)
 
 
 def _nodes_of(tree: dict[str, Any]) -> tuple[Any, Any, Any, Any]:

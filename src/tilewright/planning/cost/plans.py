@@ -121,7 +121,7 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     if not any(map(len, chosen)):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    factor = np.exp(fit.trees.logarithms(_left_of(kind, fit.trees, found, chosen, kernels, spec, count)))
+    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
     totals, end = [], 0
     slower = _MMA_BEHIND_PACKING if kind == "mma" else 1.0
     for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
@@ -162,7 +162,7 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     trees = (fitted(kind) if kind == "gemv" else fit_for(kind, read.dtype)).shared
     if trees is None:
         return 1.0
-    return float(np.exp(trees.logarithms(trees.left(trees.ranks(problem_features(read, count), 1))))[0])
+    return float(np.exp(trees.logarithms(trees.ranks(problem_features(read, count), 1)))[0])
 
 
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
@@ -172,7 +172,7 @@ def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 
-def _left_of(
+def _ranks_of(
     kind: str,
     trees: Trees,
     found: Sequence[Estimate],
@@ -181,7 +181,7 @@ def _left_of(
     spec: DeviceSpec,
     count: int,
 ) -> Any:
-    """What is left to the trees of the chosen rows of each table, one behind the other. Where tables have the same rows
+    """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
     behind several packings, all are asked at once."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
@@ -196,18 +196,18 @@ def _left_of(
         busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
         finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
         each = busiest, np.concatenate(seconds), finishing
-        return _tiled_left(kind, trees, c, read, lies, spec, (m, n, k), each, count)
+        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
     for one, rows, us in zip(found, chosen, seconds, strict=True):
         if not len(rows):
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
         if isinstance(one.timed, Timed):
-            told.append(wgmma_features.left(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+            told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
             each = one.timed.at(rows), us, one.reduced[rows]
-            told.append(_tiled_left(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
-    return np.concatenate(told) if len(told) > 1 else told[0]
+            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
+    return np.concatenate(told, axis=1) if len(told) > 1 else told[0]
 
 
 def _busiest(one: Estimate) -> Busiest:
@@ -215,7 +215,7 @@ def _busiest(one: Estimate) -> Busiest:
     return one.timed
 
 
-def _tiled_left(
+def _tiled_ranks(
     kind: str,
     trees: Trees,
     c: Columns,
@@ -228,14 +228,12 @@ def _tiled_left(
 ) -> Any:
     """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
     kernel."""
-    key = read.dtype, read.out, spec
-    found = trees.left_of_rows(c, key, lambda kept: _class_features(kind, kept, read, spec))
+    first = c.fact(
+        (trees, read.dtype, read.out, spec),
+        lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
+    )
     sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)
-    return found & trees.left(trees.ranks(sized, len(c), _CLASS_FEATURES[kind]))
-
-
-_CLASS_FEATURES = {"simt": simt_features.CLASS_FEATURES, "mma": 17}
-"""The first of what the trees of a family ask about."""
+    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
 
 
 def features(
@@ -289,7 +287,7 @@ def _sized_features(
     each: tuple[Busiest, Any, Any],
     count: int,
 ) -> tuple[Any, ...]:
-    """The others. lie: `_how_operands_lie`. each: as `_tiled_left`."""
+    """The others. lie: `_how_operands_lie`. each: as `_tiled_ranks`."""
     busiest, seconds, finishing = each
     if kind == "simt":
         return simt_features.sized_features(c, gemm, lie, spec, sizes, busiest, seconds, finishing, count)

@@ -49,10 +49,6 @@ class Busiest(NamedTuple):
         return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
 
 
-CLASS_FEATURES = 13
-"""The first of what the trees ask about."""
-
-
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
     """The first of them: what no size of a problem changes."""
     by_async = (c.a_transport == "cp_async") + 2 * (c.b_transport == "cp_async")

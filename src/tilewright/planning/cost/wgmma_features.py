@@ -24,9 +24,6 @@ from tilewright.planning.cost.wgmma_terms import (
 )
 from tilewright.problem.gemm import Gemm, Order
 
-CLASS_FEATURES = 27
-"""The first of what the trees ask about."""
-
 
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
     """The first of what the trees of `correction` ask about: what no size of a problem changes."""
@@ -84,7 +81,7 @@ def _asked_of_l2(c: Columns, timed: Timed, streams_b: Any, seconds: Any) -> tupl
     return np.where(streams_b, b_rows, a_rows) * share, (a_rows + b_rows) * share
 
 
-def left(
+def ranks(
     trees: Trees,
     c: Columns,
     gemm: Gemm,
@@ -94,8 +91,12 @@ def left(
     seconds: Any,
     count: int = 1,
 ) -> Any:
-    """What all of these leave to trees, (plans, trees)."""
-    key = *class_of(gemm), spec
-    found = trees.left_of_rows(c, key, lambda kept: class_features(kept, gemm, spec))
+    """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
+    table that is kept."""
+
+    def found(c: Columns) -> Any:
+        return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
+
+    first = c.fact((trees, *class_of(gemm), spec), found)
     sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
-    return found & trees.left(trees.ranks(sized, len(c), CLASS_FEATURES))
+    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])

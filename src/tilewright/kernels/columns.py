@@ -212,12 +212,13 @@ class Columns:
 
         def more(kept: Columns) -> Columns:
             found = Columns({})
+            found._kept = kept._kept
             ones = np.ones(len(kept))
             found._keep({name: np.asarray(one) if np.ndim(one) else one * ones for name, one in compute(kept).items()})
             return found
 
         facts, found = self.table.known(key, more), self.with_columns()
-        found._kept = {**self._kept, **facts._kept}
+        found._kept = facts._kept if self._kept is self.table._kept else {**self._kept, **facts._kept}
         if self.rows is None:
             found.__dict__.update(facts.__dict__)
         return found

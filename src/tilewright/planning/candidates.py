@@ -348,7 +348,7 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     worth, staged = c.table.known(
         ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
     )
-    row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
+    row, option = np.divmod(np.arange(len(c) * _OPTIONS), _OPTIONS)
     place = c.rows.take(row) + len(c.table) * (option >> 2)
     kept = (option & 2 > 0) | (c.persistent.take(row) == 0)
     kept &= (option & 1 > 0) | ~_always_early(c, gemm).take(row)
@@ -366,7 +366,7 @@ def _staged(c: Columns, gemm: Gemm) -> tuple[Any, Columns]:
     return np.concatenate([np.ones(len(c), dtype=bool), less.worth > 0, more.worth > 0]), Columns(columns).kept()
 
 
-_OPTIONS: Any = np.arange(12)
+_OPTIONS = 12
 """1: dependent launch. 2: many rows of tiles are visited together. 4: less of C is staged. 8: more."""
 
 

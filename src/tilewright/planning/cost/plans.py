@@ -7,10 +7,9 @@ All times are seconds, of a whole table of candidates at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +48,7 @@ CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
 tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
     C from a workspace, of the host for further launches. read: the problem behind the packing. timed: what those of
     wgmma are made of, and of kernels of warps what the busiest SM does."""

@@ -50,7 +50,7 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
         work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
     work += _START_CLOCKS
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
+    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]
 
 
@@ -76,7 +76,7 @@ def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) ->
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     # Without split-K too: a call may have no workspace, or one order of summation.
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
+    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
     return c[np.flatnonzero(work <= _MOST_WORK * least)]
 
 

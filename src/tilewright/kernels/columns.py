@@ -101,7 +101,7 @@ class Columns:
         """Some configurations. A column of them is made when it is first asked for: most never are."""
         rows = np.arange(len(self))[chosen] if isinstance(chosen, slice) else np.asarray(chosen)
         if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
+            (rows,) = rows.nonzero()
         found = self._of_table()
         if self.table is not None:
             found.rows = rows if self.rows is None else self.rows.take(rows)

@@ -194,7 +194,7 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
     if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
         kept &= (c.least_m < gemm.m) & (c.least_n < gemm.n)
-    return c.with_columns(tiles=tiles)[np.flatnonzero(kept)]
+    return c.with_columns(tiles=tiles)[kept]
 
 
 @cache
@@ -233,7 +233,7 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
         if kind in tables:
             key = ("promoted", every, *_sides(gemm), gemm.dtype, gemm.b_dtype)
             c = tables[kind].in_table(key, lambda kept, kind=kind: _promoted(kind, kept, every, gemm))  # type: ignore[misc]
-            found[kind] = c[np.flatnonzero(c.promotes)]
+            found[kind] = c[c.promotes > 0]
     return found
 
 
@@ -352,7 +352,7 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     place = c.rows.take(row) + len(c.table) * (option >> 2)
     kept = (option & 2 > 0) | (c.persistent.take(row) == 0)
     kept &= (option & 1 > 0) | ~_always_early(c, gemm).take(row)
-    kept = np.flatnonzero(kept & (worth.take(place)))
+    (kept,) = (kept & worth.take(place)).nonzero()
     row, option = row[kept], option[kept]
     given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
     given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}

@@ -103,7 +103,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
     def __init__(self, tables: Sequence[Priced]) -> None:
         self._tables = tuple(tables)
         self._seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
-        self._starts = np.cumsum([0, *(len(table.seconds) for table in tables)])
+        self._starts = np.array(list(accumulate((len(table.seconds) for table in tables), initial=0)))
 
     @cached_property
     def _order(self) -> Any:
@@ -149,7 +149,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def __iter__(self) -> Iterator[tuple[float, PlanConfig]]:
         """The first few one by one: hardly anybody asks for more. The first needs no order of the others."""
-        least = int(np.argmin(self._seconds)) if len(self._seconds) else 0
+        least = int(self._seconds.argmin()) if len(self._seconds) else 0
         if not len(self._seconds) or not np.isfinite(self._seconds[least]):
             return
         yield from self._of_places(np.array([least]))
@@ -162,7 +162,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def _of_places(self, at: Any) -> list[tuple[float, PlanConfig]]:
         """The plans at some places of `seconds`, an array."""
-        table = np.searchsorted(self._starts, at, side="right") - 1
+        table = self._starts.searchsorted(at, side="right") - 1
         found: dict[int, tuple[float, PlanConfig]] = {}
         for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
@@ -421,7 +421,7 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     if function_registers(gemm) or {"m", "n"} <= {*gemm.epilogue.scale}:
         key = "registers", function_registers(gemm), gemm.epilogue.scale, *class_of(gemm)
         told = c.with_facts(key, lambda kept: {"has_registers": wgmma.has_registers(kept, gemm)})
-        c = c[np.flatnonzero(told.has_registers)]
+        c = c[told.has_registers > 0]
     if gemm.epilogue.scales is not None:
         c = c[c.n % BLOCK == 0]
     if gemm.epilogue.scales is not None or gemm.epilogue.has_pairs or _folds_columns(gemm):

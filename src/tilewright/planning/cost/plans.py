@@ -121,9 +121,10 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
     factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
     totals, end = [], 0
-    slower = _MMA_BEHIND_PACKING if kind == "mma" else 1.0
     for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
-        shared = shared_factor(kind, one.read, count) * (slower if np.any(one.packing) else 1.0)
+        shared = shared_factor(kind, one.read, count)
+        if kind == "mma" and np.any(one.packing):
+            shared *= _MMA_BEHIND_PACKING
         total = one.packing + one.more + of * shared
         total[rows] += kernel * shared * (factor[end : end + len(rows)] - 1)
         totals.append(total)

@@ -5,6 +5,7 @@ All times are seconds unless a name says microseconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,8 @@ class Sizes(NamedTuple):
         return (self.m * self.k + self.k * self.n) * gemm.dtype.bytes + result
 
 
-class Around(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Around:
     """What surrounds a kernel: the packing before it, alignments in bytes of A, B and C, problems of a batch."""
 
     packing: Packing

@@ -16,7 +16,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.first import begun
 from tilewright.tuner.processes import Processes
-from tilewright.tuner.today import todays_plan
+from tilewright.tuner.space import todays_plan
 from tilewright.winners.lookup import Lookup
 
 H200 = device("H200")

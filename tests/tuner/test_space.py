@@ -24,9 +24,8 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Candidate, Space, make_space, todays_plan
 from tilewright.tuner.study import Encoding
-from tilewright.tuner.today import todays_plan
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
 

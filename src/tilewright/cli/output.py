@@ -30,9 +30,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def out() -> Console:
     """Standard output. Text is printed as it is: square brackets are not markup and numbers no highlights."""
+    return _plain(width=_width())
+
+
+def _plain(**options: Any) -> Console:
     from rich.console import Console
 
-    return Console(width=_width(), highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def _width() -> int | None:
@@ -96,10 +100,9 @@ def print_code(text: str, language: Language) -> None:
 
 def note(text: str) -> None:
     """A remark beside the answer, on stderr."""
-    from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(Text(text, style="dim"), soft_wrap=True)
+    _plain(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
 
 
 SECONDS_BETWEEN_WORDS = 10.0
@@ -109,9 +112,7 @@ SECONDS_BETWEEN_WORDS = 10.0
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
     """What is being done, on stderr while the block runs: a bar on a terminal, else a line every ten seconds."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = _plain(stderr=True)
     if not console.is_terminal:
         with _progress_in_lines(title) as step:
             yield step

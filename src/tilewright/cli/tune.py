@@ -103,8 +103,8 @@ def tune(
 
     Candidates are plans: kernels of every family, with split-K or without, operands packed or not, and what matmul does
     today. They are ranked by the cost model and compiled while the GPU measures; a result is held against float64
-    before its time counts. The search is kept on disk: killed or out of time, the same command goes on
-    where it was. The winner goes to the database.
+    before its time counts. The search is kept on disk: killed or out of time, the same command goes on where it was.
+    The winner goes to the database.
     """
     _check_which(m, n, k, suite, shapes)
     if not list_only and device is not None:
@@ -112,20 +112,18 @@ def tune(
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
         processes.start(0 if list_only else FIRST)
         asked = None if m is None or n is None or k is None else (m, n, k, dtype or "f32", out, order or "NN")
-        beside = ThreadPoolExecutor(2)  # the driver takes half a second, in which the rest is imported
-        opening = None if list_only else beside.submit(_opened)
-        beginning = None if list_only or asked is None else beside.submit(first.begun, processes, asked)
+        beside = ThreadPoolExecutor(2).submit  # the driver takes half a second, in which the rest is imported
+        opening = None if list_only else beside(_opened)
+        beginning = None if list_only or asked is None else beside(first.begun, processes, asked)
         from tilewright.cli import tuning
 
         problems = tuning.problems_of(asked, dtype, order, shapes)
         words = tuning.Words(family, keep_bits, as_json)
         if opening is None:
             return tuning.print_candidates(problems, device, words, is_list=m is None)
-        on_all = tuning.one_for_each_gpu(sys.argv[1:]) if m is None else None
-        if on_all is not None:
-            return on_all
-        gpu = opening.result()
-        gpu.make_current()
+        if m is None and (code := tuning.one_for_each_gpu(sys.argv[1:])) is not None:
+            return code
+        (gpu := opening.result()).make_current()
         search = tuning.Search(gpu, processes, storage or tuning.default_url(), words)
         if m is None:
             seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(problems)

@@ -33,9 +33,8 @@ from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, measured_early
 from tilewright.tuner.session import tune as search
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Candidate, Space, make_space, todays_order, todays_plan
 from tilewright.tuner.storage import default_url, import_ahead
-from tilewright.tuner.today import todays_order, todays_plan
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key

@@ -21,14 +21,8 @@ class Deferred:
     compute: Callable[[Columns], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Columns of one type of a table that is kept, as one array, (names, configurations): some rows are taken of all of
-    them in one operation."""
-
-    names: tuple[str, ...]
-    values: Any
-
+_Block = tuple[list[str], Any]
+"""Names of columns of one type, and all of them as one array, of which some rows are taken in one operation."""
 
 _TOGETHER = 300
 """Configurations up to which all columns of a block are taken at once: most are asked for sooner or later."""
@@ -78,10 +72,11 @@ class Columns:
         block = self._kept.get(name)
         if block is None:
             raise AttributeError(name)
+        names, values = block
         if len(self.rows) > _TOGETHER:
-            found = made[name] = block.values[block.names.index(name)].take(self.rows)
+            found = made[name] = values[names.index(name)].take(self.rows)
             return found
-        taken = dict(zip(block.names, block.values.take(self.rows, axis=1), strict=True))
+        taken = dict(zip(names, values.take(self.rows, axis=1), strict=True))
         for other in self.given:
             taken.pop(other, None)
         made.update(taken)
@@ -107,15 +102,12 @@ class Columns:
             found.rows = rows if self.rows is None else self.rows.take(rows)
         before = composed = None
         for name in self.names if self.table is None else self.given:
-            column = self.__dict__.get(name)
-            if column is not None:
-                found._late[name] = column, rows
-                continue
-            late = self._late[name]
+            late = (self.__dict__[name], None) if name in self.__dict__ else self._late[name]
             if type(late) is not Deferred:
-                if late[1] is not before:  # most columns were selected by the same rows
-                    before, composed = late[1], late[1].take(rows)
-                late = late[0], composed
+                column, selected = late
+                if selected is not None and selected is not before:  # most columns were selected by the same rows
+                    before, composed = selected, selected.take(rows)
+                late = column, rows if selected is None else composed
             found._late[name] = late
         return found
 
@@ -133,9 +125,7 @@ class Columns:
         made.update(self.__dict__)
         late.update(self._late)
         for name, column in columns.items():
-            if type(column) is np.ndarray and column.dtype != bool:
-                made[name] = column
-            elif type(column) is Deferred:
+            if type(column) is Deferred:
                 made.pop(name, None)
                 late[name] = column
             else:
@@ -192,10 +182,10 @@ class Columns:
         alike: dict[Any, list[str]] = {}
         for name, column in columns.items():
             alike.setdefault(column.dtype, []).append(name)
-        blocks = [_Block(tuple(names), np.stack([columns[name] for name in names])) for names in alike.values()]
-        self._kept = {**self._kept, **{name: block for block in blocks for name in block.names}}
-        for block in blocks:
-            self.__dict__.update(zip(block.names, block.values, strict=True))
+        for names in alike.values():
+            values = np.stack([columns[name] for name in names])
+            self._kept = {**self._kept, **dict.fromkeys(names, (names, values))}
+            self.__dict__.update(zip(names, values, strict=True))
 
     def fact(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
         """What `compute` finds for these configurations, an array whose first axis runs along them; of a table that is

@@ -31,7 +31,7 @@ _LATER: tuple[OperandName, ...] = ("A1", "A2", "B1", "B2")
 FACTORS: tuple[OperandName, ...] = ("A", "B", *_LATER)
 """The operands that are multiplied, in the order of a kernel's arguments."""
 
-DIMS: dict[OperandName, tuple[Dim, Dim]] = {
+DIMS: dict[str, tuple[Dim, Dim]] = {
     **dict.fromkeys(("A", "A1", "A2"), ("m", "k")),
     **dict.fromkeys(("B", "B1", "B2"), ("k", "n")),
     "C": ("m", "n"),
@@ -88,11 +88,6 @@ LEADING = tuple(dict.fromkeys(leading_of(name) for name in (*get_args(OperandNam
 """Every leading dimension that a kernel may take, but for those of operands that a function names."""
 
 
-@lru_cache(maxsize=256)
-def _dims_of(name: str) -> tuple[Dim, Dim]:
-    return next((dims for one, dims in DIMS.items() if one == name), DIMS["C"])
-
-
 @dataclass(frozen=True, slots=True)
 class Operand:
     """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
@@ -109,7 +104,7 @@ class Operand:
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return _dims_of(self.name)
+        return DIMS.get(self.name, DIMS["C"])
 
     @property
     def contiguous(self) -> Dim:
@@ -183,8 +178,7 @@ def _check_factor(name: str, value: Any) -> None:
         )
 
 
-_factor = lru_cache(maxsize=None)(Operand)
-"""A, B or C: there are few, which are asked for again and again."""
+_factor = lru_cache(maxsize=None)(Operand)  # A, B or C: there are few, which are asked for again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +218,6 @@ class Gemm:
     pieces: Algorithm | None = None
     block_scales: BlockScales | None = None
     b_dtype: DType | None = None
-
-    def __hash__(self) -> int:
-        """Of what problems mostly differ in: it is asked for at each look-up of what is known of a problem."""
-        return hash((self.m, self.n, self.k, self.dtype, self.out, self.a, self.b))
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):

@@ -99,15 +99,11 @@ class Builds:
         """Candidates that are worth having in work: each process busy, and some finished."""
         return 2 * self._processes.workers + 2
 
-    def begin(self, candidates: Iterable[PlanConfig]) -> None:
-        """Begin with the candidates that will be submitted first."""
+    def begin(self, candidates: Iterable[PlanConfig], begun: Future[Prepared] | None = None) -> None:
+        """Begin with the candidates that will be submitted first. begun: of the only one, where it is in work."""
         for candidate in candidates:
             if candidate not in self._begun:
-                self._begun[candidate] = self._processes.call(built, self._work, candidate)
-
-    def take_over(self, candidate: PlanConfig, begun: Future[Prepared]) -> None:
-        """A candidate is being built already."""
-        self._begun[candidate] = begun
+                self._begun[candidate] = begun or self._processes.call(built, self._work, candidate)
 
     def submit(self, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""

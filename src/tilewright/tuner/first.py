@@ -1,6 +1,5 @@
-"""The first candidate of a search, what `matmul` runs today: chosen and built by other processes as soon as the driver
-tells which GPU there is, while this process opens it and imports what a search needs. This file imports nothing of
-that."""
+"""The first candidate of a search: chosen and built by other processes as soon as the driver tells which GPU there is,
+while this process opens it and imports what a search needs, nothing of which is imported here."""
 
 from __future__ import annotations
 
@@ -29,10 +28,9 @@ class First:
 
 
 def begun(processes: Processes, asked: Asked) -> First:
-    """What is chosen for the GPU at hand, and being built. Raises TilewrightError where there is none, and for what is
+    """What `matmul` runs today on the GPU at hand, being built. Raises TilewrightError where there is no GPU, or it is
     no problem."""
-    missing = gpu_problem()
-    if missing is not None:
+    if (missing := gpu_problem()) is not None:
         raise LaunchError(missing)
     from tilewright.runtime.probe import probe
 
@@ -42,13 +40,10 @@ def begun(processes: Processes, asked: Asked) -> First:
     return First(plan, processes.call(_built, asked, spec, gpu.arch, plan))
 
 
-# -- in the processes ----------------------------------------------------------------------------------------------
-
-
-def _chosen(asked: Asked, spec: DeviceSpec) -> PlanConfig:
+def _chosen(asked: Asked, spec: DeviceSpec) -> PlanConfig:  # in one of the processes
     from tilewright.planning.on_paper import version_of
     from tilewright.tuner.fleet import problem
-    from tilewright.tuner.today import todays_plan
+    from tilewright.tuner.space import todays_plan
     from tilewright.winners.lookup import Lookup
 
     return todays_plan(problem(*asked), spec, Lookup(version_of))

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib import import_module
@@ -74,11 +74,9 @@ class Processes:
 
     def _drop(self) -> None:
         """What no process will take any more."""
-        with suppress(Empty):
-            while True:
-                future, _ = self._work.get_nowait()
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(BrokenProcessPool("The processes are closed."))
+        while not self._work.empty():
+            with suppress(Empty, InvalidStateError):
+                self._work.get_nowait()[0].set_exception(BrokenProcessPool("The processes are closed."))
 
     def __enter__(self) -> Self:
         return self

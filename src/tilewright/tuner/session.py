@@ -61,10 +61,8 @@ def begun(
     """What needs no space to begin: the first candidate is compiled and the reference is computed, while this process
     goes on."""
     builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
-    if first is not None and first.built is not None:
-        builds.take_over(first.plan, first.built)
-    elif first is not None:
-        builds.begin([first.plan])
+    if first is not None:
+        builds.begin([first.plan], first.built)
     measurer.begin()
     return builds
 

@@ -31,8 +31,7 @@ _LEAVES = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """start: what is added for every plan. thresholds: of each feature, ascending, all that a tree compares it with;
-    listed: the same as lists.
+    """start: what is added for every plan. thresholds, listed: of each feature, ascending, all that trees ask about.
 
     masks: a row for each feature and number of its thresholds that a value exceeds, (rows, trees): which leaves, as
     bits, the comparisons of this feature leave to a tree. first: the row of each feature that exceeds none. values: of
@@ -123,11 +122,10 @@ class Fit:
     shared: Trees | None = None
 
 
-@cache
 def fit_for(kind: str, dtype: DType) -> Fit:
     """The fit for a family that multiplies operands of a format."""
-    own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({})
-    return own if own.constants else fitted(kind)
+    own = kind == "wgmma" and dtype in FP8_FORMATS and bool(fitted(FP8_FIT).constants)
+    return fitted(FP8_FIT if own else kind)
 
 
 FP8_FIT = "wgmma_fp8"

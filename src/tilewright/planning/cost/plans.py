@@ -33,7 +33,6 @@ from tilewright.planning.cost.launches import (
 )
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
-from tilewright.planning.cost.wgmma_terms import Timed
 from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
@@ -60,7 +59,7 @@ class Estimate(NamedTuple):
     kernel: Any
     reduced: Any
     more: Any
-    timed: Timed | Busiest
+    timed: Any
 
     @property
     def total(self) -> Any:
@@ -85,7 +84,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
-    timed: Timed | Busiest
+    timed: Any
     if kind == "wgmma":
         timed = wgmma_terms.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
         fits = blocks_per_sm(kind, c, read, spec) > 0
@@ -192,7 +191,7 @@ def _ranks_of(
             for of in zip(*along, strict=True)
         )
         c, read = found[0].columns[np.concatenate(chosen)], found[0].read
-        busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
+        busiest = Busiest.joined([one.timed.at(rows) for one, rows in zip(found, chosen, strict=True)])
         finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
         each = busiest, np.concatenate(seconds), finishing
         return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
@@ -201,17 +200,12 @@ def _ranks_of(
         if not len(rows):
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
-        if isinstance(one.timed, Timed):
+        if kind == "wgmma":
             told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
             each = one.timed.at(rows), us, one.reduced[rows]
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
     return np.concatenate(told, axis=1) if len(told) > 1 else told[0]
-
-
-def _busiest(one: Estimate) -> Busiest:
-    assert isinstance(one.timed, Busiest)
-    return one.timed
 
 
 def _tiled_ranks(

@@ -91,10 +91,8 @@ _TILE_SIZES: Any = np.arange(1, 2 * wgmma.MAX_COLUMNS + 1)
 
 def tiles_along(size: int, tile: Any) -> Any:
     """`ceil_div(size, tile)`: few sizes of tiles are divided by, and looked up."""
-    return _counts(size).take(tile - 1)
+    counts: Any = _counts(size)
+    return counts.take(tile - 1)
 
 
-@lru_cache(maxsize=64)
-def _counts(size: int) -> Any:
-    """By tiles of each size: a choice asks several times."""
-    return ceil_div(size, _TILE_SIZES)
+_counts = lru_cache(maxsize=64)(lambda size: ceil_div(size, _TILE_SIZES))  # a choice asks several times

@@ -242,24 +242,20 @@ def class_of(gemm: Gemm) -> tuple[object, ...]:
     return *formats, *stores, gemm.a, gemm.b, gemm.c, *(is_misaligned(gemm, name) for name in ("A", "B", "C"))
 
 
-_MULTIPLIED = ("m", "n", "k", "cluster_m", "cluster_n", "cluster_k", "ping_pong", "persistent")
-"""Columns that terms multiply."""
-
-
 def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None = None) -> Columns:
     """Kernels with what no size of a problem changes: found once for a table that is kept, with the constants that are
     shipped.
 
     asked_bytes: of the L2 by a block for a k tile. sms: that blocks fill; slots, room: blocks of all SMs, and of those.
     slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the
-    boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that
-    memory moves more for a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors.
-    whole, part: clocks of an epilogue that stores C, or a part. What terms multiply by these is a float as well: NumPy
-    converts a column of integers at each operation.
+    boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that memory moves more for
+    a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors. whole, part: clocks of an
+    epilogue that stores C, or a part. All are floats, and sizes as well: NumPy converts integers at each operation.
     """
 
     def found(c: Columns) -> dict[str, Any]:
         used = at or constants(gemm.dtype)
+        multiplied = ("m", "n", "k", "cluster_m", "cluster_n", "cluster_k", "ping_pong", "persistent")
         mma, reads = mma_clocks(c, gemm, spec, used), read_bytes(c, gemm)
         a_rows = c.m * boxes_of(c.m, gemm, "A") ** used.boxes
         b_rows = c.n * boxes_of(c.n, gemm, "B") ** used.boxes
@@ -273,7 +269,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         return {
-            **{name: 1.0 * getattr(c, name) for name in _MULTIPLIED},
+            **{name: 1.0 * getattr(c, name) for name in multiplied},
             "together": 1.0 * together,
             "slots": spec.sm_count * together,
             "room": sms * together,

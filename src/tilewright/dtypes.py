@@ -107,13 +107,14 @@ class DType:
     read_as: Callable[[Array], Array] | None = None
     truncates: bool = False
     names: Names = field(default_factory=Names)
+    bytes: int = field(init=False)
+    """Of an element; 1 where it has fewer than 8 bits."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", max(1, self.bits // 8))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype, (self.name,)
-
-    @property
-    def bytes(self) -> int:
-        return max(1, self.bits // 8)
 
     @property
     def numpy(self) -> np.dtype[Any]:

@@ -12,5 +12,7 @@ class Spelled(Enum):
     Color.RED
     """
 
+    __hash__ = object.__hash__  # members are equal where they are the same: no call of Python for each of a key
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"

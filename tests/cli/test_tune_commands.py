@@ -20,6 +20,7 @@ from tilewright.errors import TilewrightError
 from tilewright.kernels.mma import MmaConfig
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Prepared
+from tilewright.tuner.first import First
 from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.database import Database
 from tilewright.winners.plan_config import PlanConfig
@@ -61,7 +62,8 @@ def faked(monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> None:
     monkeypatch.setattr("tilewright.cli.tuning.probe", lambda gpu: device("H200"))
     monkeypatch.setattr("tilewright.cli.tuning.GpuMeasurer", ByStages)
     monkeypatch.setattr("tilewright.cli.tuning.todays_plan", lambda *asked: TODAY)
-    monkeypatch.setattr("tilewright.cli.tuning._Job._ranking", lambda job: ready(five(job.gemm, job.spec).ranked))
+    monkeypatch.setattr("tilewright.cli.tune.first.begun", lambda *asked: First(TODAY))
+    monkeypatch.setattr("tilewright.cli.tuning._Job._ranking", lambda job, like: ready(five(job.gemm, job.spec).ranked))
     monkeypatch.setattr("tilewright.cli.tuning._Job._peers", lambda job: {"cuBLAS": 100.0})
 
 

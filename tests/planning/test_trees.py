@@ -50,3 +50,4 @@ def test_ranks_of_parts_of_the_features_are_those_of_all() -> None:
     values = [float(np.mean(steps)) if len(steps) else 0.0 for steps in trees.thresholds]
     apart = np.concatenate([trees.ranks(values[:20], 3), trees.ranks(values[20:], 3, 20)])
     assert np.array_equal(apart, trees.ranks(values, 3))
+    assert np.array_equal(apart, trees.ranks([np.full(3, value) for value in values], 3))

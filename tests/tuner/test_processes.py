@@ -59,6 +59,14 @@ def test_the_end_waits_for_nothing() -> None:
         pass  # none was started
 
 
+def test_no_work_waits_for_processes_that_are_closed() -> None:
+    processes = Processes(1, "json")
+    waiting = processes.call(time.sleep, 600), processes.call(os.getpid)
+    processes.close()
+    for one in (*waiting, processes.call(os.getpid)):
+        assert isinstance(one.exception(60), BrokenProcessPool)
+
+
 PROGRAM = """
 import sys, time, os
 from tilewright.tuner.processes import Processes

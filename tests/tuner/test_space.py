@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tuning_fakes import OnPaper, url_of
 
-from tilewright.cli.tuning import todays_plan
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
@@ -25,7 +24,7 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Candidate, Space, make_space, todays_plan
 from tilewright.tuner.study import Encoding
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig

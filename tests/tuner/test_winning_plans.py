@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from planned import paper_dispatcher, planned
 
-from tilewright.cli.tuning import todays_order, todays_plan
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.kernels.gemv import GemvConfig
@@ -19,7 +18,7 @@ from tilewright.planning.on_paper import order_of_plan, version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
-from tilewright.tuner.space import Space
+from tilewright.tuner.space import Space, todays_order, todays_plan
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key, kernel_version
 from tilewright.winners.lookup import Lookup

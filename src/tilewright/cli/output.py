@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.text import Text
+
+if TYPE_CHECKING:  # each function imports it: a command that measures, or prints JSON, does not wait for it
+    from rich.console import Console
 
 PLAIN_WIDTH = 100
 """Columns where the width of the terminal is unknown."""
@@ -29,7 +30,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def out() -> Console:
     """Standard output. Text is printed as it is: square brackets are not markup and numbers no highlights."""
-    return Console(width=_width(), highlight=False, markup=False, emoji=False)
+    return _plain(width=_width())
+
+
+def _plain(**options: Any) -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def _width() -> int | None:
@@ -60,6 +67,8 @@ def _finite(data: Any) -> Any:
 
 def paragraph(console: Console, text: str, *, style: str = "", indent: int = 0, hanging: int = 0) -> None:
     """A sentence wrapped to the console, `indent` columns in and later lines `hanging` more; no trailing blanks."""
+    from rich.text import Text
+
     lines = textwrap.wrap(
         text,
         max(console.width, indent + hanging + 20),
@@ -91,7 +100,9 @@ def print_code(text: str, language: Language) -> None:
 
 def note(text: str) -> None:
     """A remark beside the answer, on stderr."""
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(Text(text, style="dim"), soft_wrap=True)
+    from rich.text import Text
+
+    _plain(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
 
 
 SECONDS_BETWEEN_WORDS = 10.0
@@ -101,7 +112,7 @@ SECONDS_BETWEEN_WORDS = 10.0
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
     """What is being done, on stderr while the block runs: a bar on a terminal, else a line every ten seconds."""
-    console = Console(stderr=True)
+    console = _plain(stderr=True)
     if not console.is_terminal:
         with _progress_in_lines(title) as step:
             yield step

@@ -17,6 +17,7 @@ import typer
 from tilewright.cli.output import AsJson
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
+from tilewright.tuner import first
 from tilewright.tuner.processes import FIRST, Processes
 
 EXAMPLES = (
@@ -105,36 +106,35 @@ def tune(
 
     Candidates are plans: kernels of every family, with split-K or without, operands packed or not, and what matmul does
     today. They are ranked by the cost model and compiled while the GPU measures; a result is held against float64
-    before its time counts. The search is kept on disk: killed or out of time, the same command goes on
-    where it was. The winner goes to the database.
+    before its time counts. The search is kept on disk: killed or out of time, the same command goes on where it was.
+    The winner goes to the database.
     """
     _check_which(m, suite, shapes)
-    sizes = None if m is None else _sizes(m, n, k)
+    asked = None if m is None else (*_sizes(m, n, k), dtype or "f32", out, order or "NN")
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:
         processes.start(0 if list_only else FIRST)
-        opening = None if list_only else ThreadPoolExecutor(1).submit(_opened)
+        beside = ThreadPoolExecutor(2).submit  # the driver takes half a second, in which the rest is imported
+        opening = None if list_only else beside(_opened)
+        beginning = None if list_only or asked is None else beside(first.begun, processes, asked)
         from tilewright.cli import tuning
 
-        problems = tuning.problems_of(sizes, dtype, out, order, shapes)
+        problems = tuning.problems_of(asked, dtype, order, shapes)
         words = tuning.Words(family, keep_bits, as_json)
         if opening is None:
             return tuning.print_candidates(problems, device, words, is_list=m is None)
-        on_all = tuning.one_for_each_gpu(sys.argv[1:]) if m is None else None
-        if on_all is not None:
-            return on_all
-        gpu = opening.result()
-        gpu.make_current()
+        if m is None and (code := tuning.one_for_each_gpu(sys.argv[1:])) is not None:
+            return code
+        (gpu := opening.result()).make_current()
         search = tuning.Search(gpu, processes, storage or tuning.default_url(), words)
         if m is None:
             seconds = budget or 50.0 if shapes is not None else (budget or 1000.0) / len(problems)
             return search.all_of(problems, seconds, export)
-        return search.one(problems[0].gemm, budget or 50.0, started=context.obj)
+        return search.one(problems[0].gemm, budget or 50.0, started=context.obj, beginning=beginning)
 
 
 def _opened() -> Gpu:
-    """The GPU, by a thread: the driver takes half a second, in which the rest is imported."""
     missing = gpu_problem()
     if missing is None:
         return open_gpu()

@@ -2,8 +2,6 @@
 without one.
 
 `tilewright tune --shapes FILE`: a list of problems, shared with other machines and by all GPUs of this one.
-
-What `matmul` would run now: what every search begins with, and must beat.
 """
 
 from __future__ import annotations
@@ -12,8 +10,10 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
-from contextlib import closing
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,22 +21,19 @@ from typing import Any
 from tilewright.cli import output
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
-from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import SAFE
-from tilewright.planning.estimates import estimated
-from tilewright.planning.on_paper import alignment_of_rows, order_of_plan, version_of
-from tilewright.planning.packing import fitted
+from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, gpu_count, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.claims import LEASE_S
 from tilewright.tuner.compiling import Compilers
+from tilewright.tuner.first import Asked, First
 from tilewright.tuner.fleet import Fleet, Listed, Tune, listed, problem
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, measured_early
 from tilewright.tuner.session import tune as search
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Candidate, Space, make_space, todays_order, todays_plan
 from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
@@ -45,21 +42,6 @@ from tilewright.winners.lookup import Lookup
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
-
-
-def todays_plan(gemm: Gemm, spec: DeviceSpec, lookup: Lookup) -> PlanConfig:
-    """The first plan of dispatch for a problem with aligned addresses: measured, else by estimate."""
-    alignment = alignment_of_rows(gemm)
-    found = lookup.winner(spec.name, gemm, alignment.least)
-    if found is not None:
-        return fitted(found.config, gemm, alignment)
-    return next(estimated(Request(gemm, alignment), spec), SAFE)
-
-
-def todays_order(gemm: Gemm, today: PlanConfig) -> ReductionOrder:
-    """How it sums."""
-    return order_of_plan(gemm, alignment_of_rows(gemm), today)
-
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ONE_OF_MANY = "TILEWRIGHT_TUNE_GPU"
@@ -134,12 +116,10 @@ class Words:
     as_json: bool
 
 
-def problems_of(
-    sizes: tuple[int, int, int] | None, dtype: str | None, out: str | None, order: str | None, shapes: Path | None
-) -> tuple[Listed, ...]:
-    """The one that is named, those of a file, or of the suite."""
-    if sizes is not None:
-        return (Listed(problem(*sizes, dtype or "f32", out, order or "NN")),)
+def problems_of(asked: Asked | None, dtype: str | None, order: str | None, shapes: Path | None) -> tuple[Listed, ...]:
+    """The one that is asked for, those of a file, or of the suite."""
+    if asked is not None:
+        return (Listed(problem(*asked)),)
     if shapes is not None:
         return listed(shapes)
     from tilewright.suite.problems import FORMATS, ORDERS, problems  # here: a search of one problem does without
@@ -180,12 +160,13 @@ class Search:
         self.gpu, self.spec, self.compilers = gpu, probe(gpu), Compilers(processes)
         self.storage, self.words, self.database = storage, words, Database()
 
-    def one(self, gemm: Gemm, seconds: float, *, started: float) -> int:
-        """One problem, within seconds since `started`. The exit code."""
-        job = self._job(gemm)
+    def one(self, gemm: Gemm, seconds: float, *, started: float, beginning: Future[First] | None = None) -> int:
+        """One problem, within seconds since `started`. beginning: what is to be measured first, where it is in work.
+        The exit code."""
+        job = self._job(gemm, beginning)
         space, outcome = job.run(self.storage, seconds, started)
         stored = job.store(outcome)
-        _print_outcome(space, outcome, stored, self.words.as_json, job.today)
+        _print_outcome(space, outcome, stored, self.words.as_json, job.first.plan)
         for complaint in self.database.complaints:
             output.note(complaint)
         return 0
@@ -202,10 +183,8 @@ class Search:
         shared = Shared(problems, self.storage, seconds, export)
         return tune_list(shared, self.spec, tune_one, self.database, as_json=self.words.as_json)
 
-    def _job(self, gemm: Gemm) -> _Job:
-        today = todays_plan(gemm, self.spec, Lookup(version_of, self.database))
-        like = _like(gemm, today, self.words)
-        return _Job(self.gpu, gemm, self.spec, self.words.family, like, self.database, today, self.compilers)
+    def _job(self, gemm: Gemm, beginning: Future[First] | None = None) -> _Job:
+        return _Job(self.gpu, gemm, self.spec, self.words, self.database, self.compilers, beginning)
 
 
 @dataclass
@@ -215,26 +194,36 @@ class _Job:
     gpu: Gpu
     gemm: Gemm
     spec: DeviceSpec
-    family: str | None
-    like: ReductionOrder | None
+    words: Words
     database: Database
-    today: PlanConfig
     compilers: Compilers
+    beginning: Future[First] | None
     earlier: Winner | None = None
+
+    @cached_property
+    def first(self) -> First:
+        """What `matmul` runs today."""
+        if self.beginning is not None:
+            with suppress(BrokenProcessPool):
+                return self.beginning.result()
+        return First(todays_plan(self.gemm, self.spec, Lookup(version_of, self.database)))
 
     def run(self, storage: str, budget: float, started: float) -> tuple[Space, Outcome]:
         """The candidates, and what the search found."""
         self.earlier = self.database.winner(Key.of(self.spec, self.gemm))
         measurer = GpuMeasurer(self.gpu, self.gemm, self._peers)
+        measurer.begin()
         try:
-            ranking = self._ranking()
-            builds = begun(measurer, self.spec, self.compilers, like=self.like, first=(self.today,))
-            early = measured_early(builds, measurer, self.today) if self.family is None else ()
+            today = self.first.plan
+            like = _like(self.gemm, today, self.words)
+            builds = begun(measurer, self.spec, self.compilers, like=like, first=self.first)
+            ranking = self._ranking(like)
+            early = measured_early(builds, measurer, today) if self.words.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
             import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls
             measurer.begin_peers()
             with output.progress("listing and ranking candidates"):
-                space = Space(self.gemm, self.spec, ranking.result(), like=self.like)
+                space = Space(self.gemm, self.spec, ranking.result(), like=like)
             with output.progress(f"tuning {self.gemm}") as advance:
 
                 def step(state: State) -> None:
@@ -248,7 +237,7 @@ class _Job:
                     storage=storage,
                     seconds=budget,
                     started=started,
-                    rivals=(self.today,),
+                    rivals=(today,),
                     early=early,
                     progress=step,
                 )
@@ -256,8 +245,9 @@ class _Job:
         finally:
             measurer.close()
 
-    def _ranking(self) -> Future[tuple[Candidate, ...]]:
-        return self.compilers.ranked(self.gemm, self.spec, family=self.family, like=self.like, today=self.today)
+    def _ranking(self, like: ReductionOrder | None) -> Future[tuple[Candidate, ...]]:
+        family, today = self.words.family, self.first.plan
+        return self.compilers.ranked(self.gemm, self.spec, family=family, like=like, today=today)
 
     def _peers(self) -> dict[str, Any]:
         from tilewright.bench.baseline import cublas

@@ -135,6 +135,10 @@ class DeviceSpec:
     l2_latency_clk: int
     dram_latency_clk: int
 
+    def __hash__(self) -> int:
+        """A GPU has one name: it is asked for at each look-up of what is known of kernels on it."""
+        return hash(self.name)
+
     @property
     def max_grid(self) -> tuple[int, int, int]:
         """Most blocks of a grid along x, y and z."""

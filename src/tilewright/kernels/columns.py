@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,13 @@ class Deferred:
     compute: Callable[[Columns], Any]
 
 
+_Block = tuple[list[str], Any]
+"""Names of columns of one type, and all of them as one array, of which some rows are taken in one operation."""
+
+_TOGETHER = 300
+"""Configurations up to which all columns of a block are taken at once: most are asked for sooner or later."""
+
+
 class Columns:
     """Columns by name, of equal length. An attribute is a column; an index or a mask selects configurations.
 
@@ -31,7 +38,9 @@ class Columns:
     (2, [512, 2048], [16])
     """
 
-    __slots__ = ("_columns", "_facts", "given", "rows", "table")
+    # Columns that are made are attributes. `_late`: what others are made of, an array and rows of it; `_kept`: blocks
+    # of `table` by the names of their columns.
+    __slots__ = ("__dict__", "_facts", "_kept", "_late", "given", "rows", "table")
 
     given: frozenset[str]
     """Columns that `with_columns` gave since the rows were selected from `table`."""
@@ -43,8 +52,10 @@ class Columns:
     """The table that is kept of which these are rows; None where there is none."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._columns: dict[str, Any] = {name: _numbers(column) for name, column in columns.items()}
+        self._late: dict[str, Any] = {name: one for name, one in columns.items() if type(one) is Deferred}
+        self.__dict__.update({name: _numbers(one) for name, one in columns.items() if name not in self._late})
         self._facts: dict[Hashable, Any] = {}
+        self._kept: Mapping[str, _Block] = {}
         self.rows = self.table = None
         self.given = frozenset()
 
@@ -54,68 +65,71 @@ class Columns:
         return cls({name: np.array([getattr(one, name) for one in configurations]) for name in names})
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            found = self._columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
-        if type(found) is tuple:
-            source, rows = found
-            found = self._columns[name] = source.take(rows)
-        elif type(found) is Deferred:
-            found = self._columns[name] = found.compute(self)
-        return found
+        late, made = self._late.get(name), self.__dict__
+        if late is not None:
+            found = made[name] = late.compute(self) if type(late) is Deferred else late[0].take(late[1])
+            return found
+        block = self._kept.get(name)
+        if block is None:
+            raise AttributeError(name)
+        names, values = block
+        if len(self.rows) > _TOGETHER:
+            found = made[name] = values[names.index(name)].take(self.rows)
+            return found
+        taken = dict(zip(names, values.take(self.rows, axis=1), strict=True))
+        for other in self.given:
+            taken.pop(other, None)
+        made.update(taken)
+        return made[name]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._columns)
+        return tuple(dict.fromkeys((*self._kept, *self.__dict__, *self._late)))
 
     def __len__(self) -> int:
-        first = next(iter(self._columns.values()))
-        return len(first[1] if type(first) is tuple else first)
+        if self.rows is not None:
+            return len(self.rows)
+        first = next(iter(self.__dict__.values()), None)
+        return len(next(iter(self._late.values()))[1] if first is None else first)
 
     def __getitem__(self, chosen: Any) -> Columns:
         """Some configurations. A column of them is made when it is first asked for: most never are."""
         rows = np.arange(len(self))[chosen] if isinstance(chosen, slice) else np.asarray(chosen)
         if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
-        found = object.__new__(Columns)
-        columns: dict[str, Any] = {}
-        found._columns = columns
-        # Most columns were selected by the same rows before, those of `table`.
-        before = self.rows
-        mine = composed = rows if before is None else before.take(rows)
-        for name, column in self._columns.items():
-            if type(column) is tuple:
-                if column[1] is not before:
-                    before, composed = column[1], column[1].take(rows)
-                columns[name] = (column[0], composed)
-            else:
-                columns[name] = column if type(column) is Deferred else (column, rows)
-        found._facts, found.table, found.given = {}, self.table, self.given
-        found.rows = None if self.table is None else mine
+            (rows,) = rows.nonzero()
+        found = self._of_table()
+        if self.table is not None:
+            found.rows = rows if self.rows is None else self.rows.take(rows)
+        before = composed = None
+        for name in self.names if self.table is None else self.given:
+            late = (self.__dict__[name], None) if name in self.__dict__ else self._late[name]
+            if type(late) is not Deferred:
+                column, selected = late
+                if selected is not None and selected is not before:  # most columns were selected by the same rows
+                    before, composed = selected, selected.take(rows)
+                late = column, rows if selected is None else composed
+            found._late[name] = late
         return found
 
-    def row(self, at: int, names: Iterable[str]) -> dict[str, Any]:
-        """The values of one configuration, by the names of some columns."""
-        found: dict[str, Any] = {}
-        before: Any = None
-        for name in names:
-            column = self._columns[name]
-            if type(column) is Deferred:
-                found[name] = np.asarray(column.compute(self[[at]]))[0].item()
-            elif type(column) is tuple:
-                if column[1] is not before:  # most columns were selected by the same rows
-                    before, place = column[1], int(column[1][at])
-                found[name] = column[0].item(place)
-            else:
-                found[name] = column.item(at)
+    def _of_table(self) -> Columns:
+        """Rows of the same table, none of them yet."""
+        found = object.__new__(Columns)
+        found._facts, found._kept, found._late = {}, self._kept, {}
+        found.table, found.rows, found.given = self.table, self.rows, self.given
         return found
 
     def with_columns(self, **columns: Any) -> Columns:
         """The same with further columns, or others in their place."""
-        found = object.__new__(Columns)
-        found._columns = {**self._columns, **{name: _numbers(column) for name, column in columns.items()}}
-        found._facts, found.table, found.rows = {}, self.table, self.rows
+        found = self._of_table()
+        made, late = found.__dict__, found._late
+        made.update(self.__dict__)
+        late.update(self._late)
+        for name, column in columns.items():
+            if type(column) is Deferred:
+                made.pop(name, None)
+                late[name] = column
+            else:
+                made[name] = _numbers(column)
         found.given = self.given.union(columns)
         return found
 
@@ -129,8 +143,8 @@ class Columns:
         return found.with_columns(**{name: self._deferred_or_known(name) for name in self.given})
 
     def _deferred_or_known(self, name: str) -> Any:
-        found = self._columns[name]
-        return found if type(found) is Deferred else getattr(self, name)
+        late = None if name in self.__dict__ else self._late.get(name)
+        return late if type(late) is Deferred else getattr(self, name)
 
     def beside(self, other: Columns) -> Columns:
         """These configurations, then others; where both are of tables that are kept, of one that is kept as well."""
@@ -158,9 +172,20 @@ class Columns:
 
     def kept(self) -> Columns:
         """The same as a table that is kept: `fact` computes once for all that is ever selected of it."""
-        found = Columns({name: getattr(self, name) for name in self.names})
+        found = Columns({})
+        found._keep({name: getattr(self, name) for name in self.names})
         found.table = found
         return found
+
+    def _keep(self, columns: Mapping[str, Any]) -> None:
+        """Have these columns in blocks, a column beside those of its type."""
+        alike: dict[Any, list[str]] = {}
+        for name, column in columns.items():
+            alike.setdefault(column.dtype, []).append(name)
+        for names in alike.values():
+            values = np.stack([columns[name] for name in names])
+            self._kept = {**self._kept, **dict.fromkeys(names, (names, values))}
+            self.__dict__.update(zip(names, values, strict=True))
 
     def fact(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
         """What `compute` finds for these configurations, an array whose first axis runs along them; of a table that is
@@ -174,9 +199,18 @@ class Columns:
         """The same with further columns, which `compute` finds of a table that is kept once, as `fact`."""
         if self.table is None:
             return self.with_columns(**compute(self))
-        found = self.with_columns()
-        told, rows = self.table.known(key, compute), self.rows
-        found._columns |= told if rows is None else {name: (column, rows) for name, column in told.items()}
+
+        def more(kept: Columns) -> Columns:
+            found = Columns({})
+            found._kept = kept._kept
+            ones = np.ones(len(kept))
+            found._keep({name: np.asarray(one) if np.ndim(one) else one * ones for name, one in compute(kept).items()})
+            return found
+
+        facts, found = self.table.known(key, more), self.with_columns()
+        found._kept = facts._kept if self._kept is self.table._kept else {**self._kept, **facts._kept}
+        if self.rows is None:
+            found.__dict__.update(facts.__dict__)
         return found
 
     def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
@@ -188,8 +222,6 @@ class Columns:
 
 
 def _numbers(column: Any) -> Any:
-    if type(column) is Deferred:
-        return column
     array = np.asarray(column)
     return array.astype(np.int64) if array.dtype == bool else array
 

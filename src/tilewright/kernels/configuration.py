@@ -67,11 +67,6 @@ def _hints(kind: str) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(family)}
 
 
-@cache
-def _columns_of(kind: str) -> tuple[str, ...]:
-    return tuple(one for name in _hints(kind) for one in _PARTS.get(name, (name,)))
-
-
 def _checked(name: str, kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple and isinstance(value, list) and len(value) == len(get_args(kind)):
         return tuple(_checked(name, one, part) for one, part in zip(get_args(kind), value, strict=True))
@@ -91,33 +86,24 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     >>> row_of("simt", table, 0) == SimtConfig(split_k=2)
     True
     """
-    found = columns.row(index, _columns_of(kind))
-    values: list[Any] = []
-    for name, hint in _hints(kind).items():
-        together = _PARTS.get(name)
-        if together is not None:
-            values.append(tuple(found[one] for one in together))
-        else:
-            values.append(hint(found[name]) if hint in (int, bool, str) else found[name])
-    family: Any = FAMILIES[kind]
-    made: GemmConfig = family(*values)
-    return made
+    return rows_of(kind, columns, [index])[0]
 
 
 def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:
     """Configurations of a table of a family, as `row_of`."""
-    family, hints = FAMILIES[kind], _hints(kind)
     chosen = columns[np.asarray(places, dtype=np.int64)]
     lists: list[Any] = []
-    for field in fields(family):
-        together, hint = _PARTS.get(field.name), hints[field.name]
-        if together is not None:
-            lists.append(zip(*(getattr(chosen, name).tolist() for name in together), strict=True))
-        else:
-            values = getattr(chosen, field.name).tolist()
-            lists.append(map(hint, values) if hint in (int, bool, str) else values)
-    found: list[Any] = [family(*values) for values in zip(*lists, strict=True)]
+    for names, is_truth in _parts_of(kind):
+        each = [getattr(chosen, name).tolist() for name in names]
+        lists.append(zip(*each, strict=True) if len(names) > 1 else map(bool, each[0]) if is_truth else each[0])
+    found: list[Any] = list(map(FAMILIES[kind], *lists))
     return found
+
+
+@cache
+def _parts_of(kind: str) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Of each field of a family, the columns of which it is made, and whether it is a truth value."""
+    return tuple((_PARTS.get(name, (name,)), hint is bool) for name, hint in _hints(kind).items())
 
 
 def parameters(config: KernelConfig) -> dict[str, Any]:

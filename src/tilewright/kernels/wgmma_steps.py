@@ -195,7 +195,8 @@ def stages_c(gemm: Gemm) -> bool:
 def tma_stores(gemm: Gemm) -> bool:
     """Whether TMA can store C: rows begin and end at multiples of 16 bytes. TMA clips at no less, and would overwrite
     what lies behind a row that ends inside 16 bytes."""
-    return stages_c(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
+    size_bytes = gemm.out.bytes
+    return stages_c(gemm) and gemm.ldc * size_bytes % 16 == 0 and gemm.n * size_bytes % 16 == 0
 
 
 def stored_through_shared(gemm: Gemm, subtiles: int, *, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

@@ -200,7 +200,7 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
     if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
         kept &= (c.least_m < gemm.m) & (c.least_n < gemm.n)
-    return c.with_columns(tiles=tiles)[np.flatnonzero(kept)]
+    return c.with_columns(tiles=tiles)[kept]
 
 
 @cache
@@ -239,7 +239,7 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
         if kind in tables:
             key = ("promoted", every, *_sides(gemm), gemm.dtype, gemm.b_dtype)
             c = tables[kind].in_table(key, lambda kept, kind=kind: _promoted(kind, kept, every, gemm))  # type: ignore[misc]
-            found[kind] = c[np.flatnonzero(c.promotes)]
+            found[kind] = c[c.promotes > 0]
     return found
 
 
@@ -350,23 +350,29 @@ def _leaves_first(gemm: Gemm, count: int) -> Deferred:
 def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
     a longer ring, or more of it; of which row each of these is."""
-    sides = _sides(gemm)
-    less = c.in_table(("less staged", *sides), lambda kept: _one_epilogue_stage(kept, gemm))
-    of_epilogue = function_registers(gemm), *gemm.epilogue.scale
-    more = c.in_table(("more staged", *sides, *of_epilogue), lambda kept: _more_staged(kept, gemm))
-    row, option = np.repeat(np.arange(len(c)), len(_OPTIONS)), np.tile(_OPTIONS, len(c))
-    ordered = (option & 2 > 0) | (c.persistent[row] == 0)
-    ordered &= (option & 1 > 0) | ~_always_early(c, gemm)[row]
-    worth = np.concatenate([np.ones(len(c), dtype=bool), less.worth, more.worth])
-    place = row + len(c) * (option >> 2)
-    kept = np.flatnonzero(ordered & worth[place])
+    assert c.table is not None and c.rows is not None
+    worth, staged = c.table.known(
+        ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
+    )
+    row, option = np.divmod(np.arange(len(c) * _OPTIONS), _OPTIONS)
+    place = c.rows.take(row) + len(c.table) * (option >> 2)
+    kept = (option & 2 > 0) | (c.persistent.take(row) == 0)
+    kept &= (option & 1 > 0) | ~_always_early(c, gemm).take(row)
+    (kept,) = (kept & worth.take(place)).nonzero()
     row, option = row[kept], option[kept]
-    c = c.beside(less).beside(more)[place[kept]]
-    c = c.with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
-    return c.with_columns(evict_first=_leaves_first(gemm, count)), row
+    given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
+    given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}
+    return staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count)), row
 
 
-_OPTIONS: Any = np.arange(12)
+def _staged(c: Columns, gemm: Gemm) -> tuple[Any, Columns]:
+    """Kernels as they are, then with less of C staged, then with more; and which of these are something else."""
+    less, more = _one_epilogue_stage(c, gemm), _more_staged(c, gemm)
+    columns = {name: np.concatenate([getattr(way, name) for way in (c, less, more)]) for name in c.names}
+    return np.concatenate([np.ones(len(c), dtype=bool), less.worth > 0, more.worth > 0]), Columns(columns).kept()
+
+
+_OPTIONS = 12
 """1: dependent launch. 2: many rows of tiles are visited together. 4: less of C is staged. 8: more."""
 
 

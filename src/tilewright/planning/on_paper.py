@@ -27,8 +27,6 @@ from tilewright.planning.kernels import Built, Kernels, build_of
 from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.plan import Multiplied, Plan, Role, Step
 from tilewright.planning.skinny import skinny_for
-from tilewright.prediction.counting import work_of
-from tilewright.prediction.predict import predict
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda
@@ -195,6 +193,9 @@ def predict_plan(
 
 def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clock_mhz: float | None) -> Prediction:
     """Of the kernel alone; parts of split-K are blocks with fewer steps each, and so are those of stream-K."""
+    from tilewright.prediction.counting import work_of  # here: it imports the simulator, which no plan needs
+    from tilewright.prediction.predict import predict
+
     config, kernel = one.config, one.config.kernel
     assert not isinstance(kernel, GemvConfig)
     alone, read = kernel.with_split_k(1), as_read(in_groups(one.gemm, config), config)

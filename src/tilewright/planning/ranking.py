@@ -7,11 +7,10 @@ are asked for. A choice takes about a millisecond.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from math import inf
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -89,8 +88,7 @@ _CORRECTED = 4000
 """Of the whole space, plans whose estimates are corrected by measurements: more than anybody measures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(NamedTuple):
     """Candidates of one family behind one packing, with the seconds of each. start: where they begin in `columns`."""
 
     kind: str
@@ -106,7 +104,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
     def __init__(self, tables: Sequence[Priced]) -> None:
         self._tables = tuple(tables)
         self._seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
-        self._starts = np.cumsum([0, *(len(table.seconds) for table in tables)])
+        self._starts = np.array(list(accumulate((len(table.seconds) for table in tables), initial=0)))
 
     @cached_property
     def _order(self) -> Any:
@@ -152,7 +150,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def __iter__(self) -> Iterator[tuple[float, PlanConfig]]:
         """The first few one by one: hardly anybody asks for more. The first needs no order of the others."""
-        least = int(np.argmin(self._seconds)) if len(self._seconds) else 0
+        least = int(self._seconds.argmin()) if len(self._seconds) else 0
         if not len(self._seconds) or not np.isfinite(self._seconds[least]):
             return
         yield from self._of_places(np.array([least]))
@@ -165,7 +163,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def _of_places(self, at: Any) -> list[tuple[float, PlanConfig]]:
         """The plans at some places of `seconds`, an array."""
-        table = np.searchsorted(self._starts, at, side="right") - 1
+        table = self._starts.searchsorted(at, side="right") - 1
         found: dict[int, tuple[float, PlanConfig]] = {}
         for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
@@ -246,7 +244,7 @@ def ranked(
             joint = with_options(joint, gemm, spec, count)
         elif kind == "simt" and spec.compute_capability == FITTED_FOR:
             joint = with_simt_options(joint, gemm, spec, count)
-        ends = np.cumsum([len(rows) for rows in sources])
+        ends = list(accumulate(map(len, sources)))
         behind = _behind_each(kind, joint, ends, ways, gemm)
         tables += _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
     tables += _priced_together("wgmma", _options_of_best(tables, gemm, count), gemm, spec, alignment, count)
@@ -270,7 +268,7 @@ def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, 
     which the best takes longer than memory: where wgmma reads operands as they lie, small problems only; where some is
     transposed, also what reads more than it computes."""
     products, moved_bytes, small = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes, 1
-    best_seconds = min(np.min(one.seconds, initial=inf) for one in tables)
+    best_seconds = min(one.seconds.min(initial=inf) for one in tables)
     if count * moved_bytes > _SMALL_BYTES and best_seconds <= _NEAR * moving(count * moved_bytes, spec):
         return False
     if reads_orders(gemm):
@@ -286,7 +284,7 @@ def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, 
 
 def _best(seconds: Any, count: int) -> Any:
     """Places of the least."""
-    return np.argpartition(seconds, count)[:count] if len(seconds) > count else np.arange(len(seconds))
+    return seconds.argpartition(count)[:count] if len(seconds) > count else np.arange(len(seconds))
 
 
 def _priced(
@@ -306,14 +304,14 @@ def _priced(
 
 
 def _behind_each(
-    kind: str, c: Columns, ends: Any, ways: Sequence[Packing], gemm: Gemm
-) -> list[tuple[Columns, Any, Packing]]:
+    kind: str, c: Columns, ends: list[int], ways: Sequence[Packing], gemm: Gemm
+) -> list[tuple[Columns, list[int], Packing]]:
     """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
     then. ends: of the rows of each table."""
     if len(ways) == 1 or kind != "wgmma" or reads_orders(gemm):
         return [(c, ends, way) for way in ways]
     rows = [_that_read(c, way, gemm) for way in ways]
-    return [(c[of], np.searchsorted(of, ends), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+    return [(c[of], of.searchsorted(ends).tolist(), way) for of, way in zip(rows, ways, strict=True) if len(of)]
 
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
@@ -321,10 +319,10 @@ def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
 
 
-def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, Any, Packing]]:
+def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, list[int], Packing]]:
     """The best kernels of each table of wgmma that has one not far from the best of all families, with every option.
     count: of such problems."""
-    least = [np.min(one.seconds, initial=np.inf) for one in priced]
+    least = [one.seconds.min(initial=inf) for one in priced]
     near: dict[Packing, list[Priced]] = {}
     for one, of in zip(priced, least, strict=True):
         if one.kind == "wgmma" and of <= _NEAR * min(least):
@@ -333,13 +331,13 @@ def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[t
     for way, mine in near.items():
         best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
         others, row = other_options(mine[0].columns[np.concatenate(best)], gemm, count)
-        found.append((others, np.searchsorted(row, np.cumsum([len(rows) for rows in best])), way))
+        found.append((others, row.searchsorted(list(accumulate(map(len, best)))).tolist(), way))
     return found
 
 
 def _priced_together(
     kind: str,
-    found: Sequence[tuple[Columns, Any, Packing]],
+    found: Sequence[tuple[Columns, list[int], Packing]],
     gemm: Gemm,
     spec: DeviceSpec,
     alignment: Alignment,
@@ -352,7 +350,7 @@ def _priced_together(
     return [
         Priced(kind, one.columns, one.packing, one.seconds[start:end], start)
         for one, (_, ends, _) in zip(priced, found, strict=True)
-        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+        for start, end in pairwise((0, *ends))
     ]
 
 
@@ -424,7 +422,7 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     if function_registers(gemm) or {"m", "n"} <= {*gemm.epilogue.scale}:
         key = "registers", function_registers(gemm), gemm.epilogue.scale, *class_of(gemm)
         told = c.with_facts(key, lambda kept: {"has_registers": wgmma.has_registers(kept, gemm)})
-        c = c[np.flatnonzero(told.has_registers)]
+        c = c[told.has_registers > 0]
     if gemm.epilogue.scales is not None:
         c = c[c.n % BLOCK == 0]
     if gemm.epilogue.scales is not None or gemm.epilogue.has_pairs or _folds_columns(gemm):

@@ -29,23 +29,23 @@ _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
 
 def with_split_k(c: Columns, most: Any) -> Columns:
     """Each candidate alone, and with every count of split-K up to its most."""
-    if np.max(most, initial=1) <= 1:
+    if most.max(initial=1) <= 1:
         return c
     counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
-    ends = np.cumsum(counts)
-    row = np.repeat(np.arange(len(c)), counts)
-    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - np.repeat(ends - counts, counts)))
+    ends = counts.cumsum()
+    row = np.arange(len(c)).repeat(counts)
+    return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - (ends - counts).repeat(counts)))
 
 
 def most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
     """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
     of kernels without split-K."""
     found = np.zeros(len(c), dtype=np.int64)
-    single = np.flatnonzero(c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))))
+    (single,) = c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))).nonzero()
     c = c[single]
     tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     room = MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    k = c.k
+    k = int(c.k[0]) if kind == "wgmma" and len(c) else c.k  # as long as a swizzle atom
     worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
     found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
     return found
@@ -71,7 +71,7 @@ def sharing_k(
     rows = np.arange(len(table)) if c.rows is None else c.rows
     room = np.zeros(len(table), dtype=np.int64)
     room[rows] = most
-    found = found[np.flatnonzero(found.cluster_k <= room.take(found.base))]
+    found = found[found.cluster_k <= room.take(found.base)]
     for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
         spread = np.zeros(len(table), dtype=np.int64)
         spread[rows] = getattr(c, name)
@@ -88,7 +88,7 @@ def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
     c = simt_streams(c, gemm) if c.table is None else c.table.known("streams", lambda c: simt_streams(c, gemm).kept())
     tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
-    c = c[np.flatnonzero((gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < MOST_WAVES["simt"]))]
+    c = c[(gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < MOST_WAVES["simt"])]
     return [c] if len(c) else []
 
 

@@ -124,8 +124,8 @@ class Epilogue:
 
     @property
     def _functions(self) -> tuple[Value, ...]:
-        found = (self.function, *(result.value for result in self.results))
-        return tuple(one for one in found if one is not None)
+        first = () if self.function is None else (self.function,)
+        return (*first, *(result.value for result in self.results)) if self.results else first
 
     @property
     def is_whole(self) -> bool:
@@ -179,6 +179,8 @@ class Epilogue:
 
     @property
     def _scales(self) -> tuple[Added, ...]:
+        if not self.scale:
+            return ()
         known: dict[Scale, Added] = {
             "a": Added("scale_a", "n", F32, single=True),
             "b": Added("scale_b", "n", F32, single=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -30,7 +31,7 @@ _LATER: tuple[OperandName, ...] = ("A1", "A2", "B1", "B2")
 FACTORS: tuple[OperandName, ...] = ("A", "B", *_LATER)
 """The operands that are multiplied, in the order of a kernel's arguments."""
 
-DIMS: dict[OperandName, tuple[Dim, Dim]] = {
+DIMS: dict[str, tuple[Dim, Dim]] = {
     **dict.fromkeys(("A", "A1", "A2"), ("m", "k")),
     **dict.fromkeys(("B", "B1", "B2"), ("k", "n")),
     "C": ("m", "n"),
@@ -73,6 +74,7 @@ def orders_of(letters: str) -> tuple[Order, Order]:
     return ORDERS[letters.upper()]
 
 
+@lru_cache(maxsize=256)
 def leading_of(name: str) -> str:
     """What the leading dimension of a matrix is called.
 
@@ -102,7 +104,7 @@ class Operand:
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return next((dims for name, dims in DIMS.items() if name == self.name), DIMS["C"])
+        return DIMS.get(self.name, DIMS["C"])
 
     @property
     def contiguous(self) -> Dim:
@@ -174,6 +176,9 @@ def _check_factor(name: str, value: Any) -> None:
             f"{told} is more than f32 can hold, in which kernels take it.",
             hint=f"at most {LARGEST_FACTOR:.6g}; scale A or B instead.",
         )
+
+
+_factor = lru_cache(maxsize=None)(Operand)  # A, B or C: there are few, which are asked for again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,11 +362,11 @@ class Gemm:
         """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
         match name:
             case "A" | "A1" | "A2":
-                return Operand(name, self.dtype, self.a)
+                return _factor(name, self.dtype, self.a)
             case "B" | "B1" | "B2":
-                return Operand(name, self.b_dtype or self.dtype, self.b)
+                return _factor(name, self.b_dtype or self.dtype, self.b)
             case "C":
-                return Operand(name, self.out, self.c)
+                return _factor(name, self.out, self.c)
             case "block_scale_a" | "block_scale_b":
                 own = self.block_scales is not None and name in self.block_scales.own
                 return Operand(name, F32, Order.ROW, is_vector=True, is_own=own)
@@ -417,11 +422,10 @@ class Gemm:
 
     def leading(self, name: OperandName | AddedName | BlockScaleName) -> int:
         """Elements from line to line; 0 for a vector, all of whose lines are one."""
-        operand = self.operand(name)
-        if operand.is_vector:
+        if name in DIMS:
+            return int(getattr(self, leading_of(name)))
+        if self.operand(name).is_vector:
             return 0
-        if operand.name in DIMS:
-            return int(getattr(self, operand.leading))
         return self.ld_added[[one.name for one in self.epilogue.matrices].index(name)]
 
     def storage_elements(self, name: str) -> int:

@@ -141,43 +141,12 @@ class _Attributes(Mapping[str, int]):
         return sum(1 for _ in self)
 
 
-class Gpu:
-    """One GPU, opened by `open_gpu`: its primary context (the one PyTorch and CuPy use) and a stream of its own.
-
-    index: as the driver counts. device: of `cuda.core`. stream: of `cuda.core`; it does not wait for the
-    default stream, nor the default stream for it. Facts are read from the driver when asked for.
-    """
+class GpuFacts:
+    """What the driver tells of a GPU, with no context on it. index: as the driver counts. Facts are read when asked
+    for."""
 
     def __init__(self, index: int) -> None:
-        from cuda.core import Device
-
         self.index = index
-        self.device: Any = Device(index)
-        self.make_current()
-        self.stream: Any = self.device.create_stream()
-
-    def make_current(self) -> None:
-        """Make this GPU the current one of the calling thread. Every thread that launches needs it once."""
-        self.device.set_current()
-
-    @contextmanager
-    def as_current(self) -> Iterator[None]:
-        """Within the block this GPU is the current one of the thread; behind it, whichever was before."""
-        from cuda.bindings import driver
-
-        before = driver_answer(driver.cuCtxGetCurrent(), "asking for the current GPU")
-        self.make_current()
-        try:
-            yield
-        finally:
-            if int(before):
-                driver_answer(driver.cuCtxSetCurrent(before), "making another GPU current again")
-
-    def synchronize(self) -> None:
-        """Wait until everything given to this GPU's context is done. Raises LaunchError if a kernel failed."""
-        from cuda.bindings import driver
-
-        driver_answer(driver.cuCtxSynchronize(), f"waiting for {self.name}")
 
     @functools.cached_property
     def handle(self) -> Any:
@@ -240,7 +209,46 @@ class Gpu:
         return f"{own} ({cuda})" if own else cuda
 
     def __repr__(self) -> str:
-        return f"Gpu({self.index}, {self.name}, {self.arch})"
+        return f"{type(self).__name__}({self.index}, {self.name}, {self.arch})"
+
+
+class Gpu(GpuFacts):
+    """One GPU, opened by `open_gpu`: its primary context (the one PyTorch and CuPy use) and a stream of its own.
+
+    device: of `cuda.core`. stream: of `cuda.core`; it does not wait for the default stream, nor the default stream for
+    it.
+    """
+
+    def __init__(self, index: int) -> None:
+        from cuda.core import Device
+
+        super().__init__(index)
+        self.device: Any = Device(index)
+        self.make_current()
+        self.stream: Any = self.device.create_stream()
+
+    def make_current(self) -> None:
+        """Make this GPU the current one of the calling thread. Every thread that launches needs it once."""
+        self.device.set_current()
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Within the block this GPU is the current one of the thread; behind it, whichever was before."""
+        from cuda.bindings import driver
+
+        before = driver_answer(driver.cuCtxGetCurrent(), "asking for the current GPU")
+        self.make_current()
+        try:
+            yield
+        finally:
+            if int(before):
+                driver_answer(driver.cuCtxSetCurrent(before), "making another GPU current again")
+
+    def synchronize(self) -> None:
+        """Wait until everything given to this GPU's context is done. Raises LaunchError if a kernel failed."""
+        from cuda.bindings import driver
+
+        driver_answer(driver.cuCtxSynchronize(), f"waiting for {self.name}")
 
 
 def driver_answer(answer: tuple[Any, ...], doing: str) -> Any:

@@ -11,21 +11,21 @@ from dataclasses import replace
 from tilewright.device.catalog import DEVICES, device
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import UnknownName
-from tilewright.runtime.driver import Gpu
+from tilewright.runtime.driver import GpuFacts
 
 _KHZ_PER_MHZ = 1000
 _BITS_PER_BYTE = 8
 _TRANSFERS_PER_CLOCK = 2  # of GDDR and HBM: one on each edge
 
 
-def probe(gpu: Gpu) -> DeviceSpec:
+def probe(gpu: GpuFacts) -> DeviceSpec:
     """The facts of `gpu`. Its nominal DRAM size and bandwidth are the data sheet's where the GPU is known."""
     known = known_spec(gpu)
     spec = _with_the_drivers_facts(gpu, known or most_alike(gpu))
     return spec if known is not None else _with_the_drivers_memory(gpu, spec)
 
 
-def known_spec(gpu: Gpu) -> DeviceSpec | None:
+def known_spec(gpu: GpuFacts) -> DeviceSpec | None:
     """The catalogue's entry of this very GPU, None if it has none.
 
     The number of SMs must agree as well: the catalogue takes the beginning of a name for the whole ("H20" for
@@ -39,7 +39,7 @@ def known_spec(gpu: Gpu) -> DeviceSpec | None:
     return known if is_same and known.sm_count == gpu.attributes["multiprocessor_count"] else None
 
 
-def most_alike(gpu: Gpu) -> DeviceSpec:
+def most_alike(gpu: GpuFacts) -> DeviceSpec:
     """The catalogue's entry whose rates `gpu` is most likely to have: of the nearest compute capability, older
     rather than newer, and of the nearest number of SMs among those."""
     major, minor = gpu.compute_capability
@@ -53,7 +53,7 @@ def most_alike(gpu: Gpu) -> DeviceSpec:
     return min(DEVICES, key=distance)
 
 
-def _with_the_drivers_facts(gpu: Gpu, spec: DeviceSpec) -> DeviceSpec:
+def _with_the_drivers_facts(gpu: GpuFacts, spec: DeviceSpec) -> DeviceSpec:
     told = gpu.attributes
     # Some virtual machines report a clock of 0.
     boost_clock_mhz = told.get("clock_rate", 0) // _KHZ_PER_MHZ or spec.boost_clock_mhz
@@ -80,7 +80,7 @@ def _with_the_drivers_facts(gpu: Gpu, spec: DeviceSpec) -> DeviceSpec:
     )
 
 
-def _with_the_drivers_memory(gpu: Gpu, spec: DeviceSpec) -> DeviceSpec:
+def _with_the_drivers_memory(gpu: GpuFacts, spec: DeviceSpec) -> DeviceSpec:
     """Memory of a GPU whose data sheet we do not have, and a tensor clock that is none but the boost clock."""
     told = gpu.attributes
     clock_mhz = told.get("memory_clock_rate", 0) / _KHZ_PER_MHZ

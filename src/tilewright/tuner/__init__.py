@@ -7,7 +7,7 @@ claims      work that processes and machines share, in SQLite or PostgreSQL (sto
 study       which candidate next: Optuna, for any number of workers; encoding
 fleet       a list of problems, shared likewise
 tune        all of these within a budget in seconds; session puts them together for one problem on a GPU
-today       what `matmul` runs now
+first       what `matmul` runs now, chosen and compiled while the rest is imported
 
 What won is kept by `tilewright.winners`, which dispatch reads.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from tilewright.planning.on_paper import PaperLaunch, launches_of, version_of_pl
 from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.nvrtc import compile_cuda, supported_architectures
 from tilewright.tuner.processes import Processes
 from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.winners.order import ReductionOrder
@@ -98,18 +99,24 @@ class Builds:
         """Candidates that are worth having in work: each process busy, and some finished."""
         return 2 * self._processes.workers + 2
 
-    def begin(self, candidates: Iterable[PlanConfig]) -> None:
-        """Begin with the candidates that will be submitted first."""
+    def begin(self, candidates: Iterable[PlanConfig], begun: Future[Prepared] | None = None) -> None:
+        """Begin with the candidates that will be submitted first. begun: of the only one, where it is in work."""
         for candidate in candidates:
             if candidate not in self._begun:
-                self._begun[candidate] = self._processes.call(_prepared, self._work, candidate)
+                self._begun[candidate] = begun or self._processes.call(built, self._work, candidate)
 
     def submit(self, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""
-        return self._begun.pop(candidate, None) or self._processes.call(_prepared, self._work, candidate)
+        return self._begun.pop(candidate, None) or self._processes.call(built, self._work, candidate)
 
 
 # -- in the processes ----------------------------------------------------------------------------------------------
+
+
+def get_ready() -> None:
+    """Load the compiler before there is work: that takes a tenth of a second."""
+    with suppress(TilewrightError):  # whoever compiles says what is wrong
+        supported_architectures()
 
 
 def _ranked(
@@ -123,7 +130,8 @@ def _space(work: Work) -> tuple[Space, CubinCache]:
     return Space(work.gemm, work.spec, (), like=work.like), CubinCache(work.cache)
 
 
-def _prepared(work: Work, candidate: PlanConfig) -> Prepared:
+def built(work: Work, candidate: PlanConfig) -> Prepared:
+    """A candidate, compiled. Raises TilewrightError, whatever is wrong."""
     try:
         space, cache = _space(work)
         return prepare(space, candidate, work.arch, cache)

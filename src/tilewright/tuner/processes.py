@@ -12,14 +12,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
@@ -30,7 +30,8 @@ FIRST = 2
 
 
 class Processes:
-    """So many processes, each of which imports a module before there is work. Used in a `with` block.
+    """So many processes, each of which imports a module, and calls its `get_ready` if it has one, before there is work.
+    Used in a `with` block.
 
     That takes half a second: `start` starts the first ones, and later the others, which would slow this process down.
     """
@@ -53,10 +54,12 @@ class Processes:
                 threading.Thread(target=self._serve, daemon=True).start()
 
     def call(self, work: Callable[..., Result], *given: object) -> Future[Result]:
-        """`work(*given)` in one of the processes. Raises BrokenProcessPool if that died of it."""
+        """`work(*given)` in one of the processes. Raises BrokenProcessPool if that died of it, or all are closed."""
         future: Future[Result] = Future()
         self._work.put((future, (work, given)))
-        if not self._serving:
+        if self._is_closed:
+            self._drop()
+        elif not self._serving:
             self.start(1)
         return future
 
@@ -67,6 +70,13 @@ class Processes:
             for process in self._running.values():
                 process.kill()
         self._end.close()
+        self._drop()
+
+    def _drop(self) -> None:
+        """What no process will take any more."""
+        while not self._work.empty():
+            with suppress(Empty, InvalidStateError):
+                self._work.get_nowait()[0].set_exception(BrokenProcessPool("The processes are closed."))
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +121,7 @@ class Processes:
 def _serve_jobs(jobs: Connection, life: Connection, module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that measures
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
-    import_module(module)
+    getattr(import_module(module), "get_ready", bool)()
     with suppress(EOFError, OSError):  # the process that measures has ended
         while True:
             work, given = jobs.recv()

@@ -58,11 +58,10 @@ class RepeatedOperands:
 
     def lines(self, name: OperandName, places: Array) -> Array:
         """Rows of A or columns of B, (places, k)."""
-        operand, pattern = self.gemm.operand(name), self.storage(name).pattern
-        along, across = np.arange(self.gemm.k), self.gemm.leading(name)
-        k_first = operand.contiguous == "k"
-        at = places[:, None] * across + along if k_first else places[:, None] + along * across
-        return pattern[at % len(pattern)]
+        pattern, across = self.storage(name).pattern, self.gemm.leading(name)
+        to_line, to_next = (across, 1) if self.gemm.operand(name).contiguous == "k" else (1, across)
+        begins, along = (at % len(pattern) for at in (places * to_line, np.arange(self.gemm.k) * to_next))
+        return np.concatenate([pattern, pattern]).take(begins[:, None] + along)
 
 
 @lru_cache(maxsize=8)

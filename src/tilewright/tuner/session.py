@@ -12,6 +12,7 @@ from time import monotonic
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Builds, Compilers
+from tilewright.tuner.first import First
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
 from tilewright.tuner.storage import check_storage
@@ -55,12 +56,13 @@ def begun(
     compilers: Compilers,
     *,
     like: ReductionOrder | None = None,
-    first: Sequence[PlanConfig] = (),
+    first: First | None = None,
 ) -> Builds:
-    """What needs no space to begin: the first candidates are compiled and the reference is computed, while this process
+    """What needs no space to begin: the first candidate is compiled and the reference is computed, while this process
     goes on."""
     builds = compilers.of(measurer.gemm, spec, measurer.gpu.arch, like)
-    builds.begin(first)
+    if first is not None:
+        builds.begin([first.plan], first.built)
     measurer.begin()
     return builds
 

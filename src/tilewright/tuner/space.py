@@ -18,14 +18,16 @@ from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.kernels.configuration import FAMILIES
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.dispatch import SAFE
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_plan
-from tilewright.planning.packing import Alignment, Stack
+from tilewright.planning.packing import Alignment, Stack, fitted
 from tilewright.planning.plan import Plan
 from tilewright.planning.ranking import estimate_us, whole_space
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
+from tilewright.winners.lookup import Lookup
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 
@@ -139,6 +141,20 @@ class Space:
         """A name for this set of candidates: studies of different sets do not mix."""
         text = "\n".join([*sorted(one.key for one in self.candidates), repr(self.like)])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def todays_plan(gemm: Gemm, spec: DeviceSpec, lookup: Lookup) -> PlanConfig:
+    """The first plan of dispatch for a problem with aligned addresses: measured, else by estimate."""
+    alignment = alignment_of_rows(gemm)
+    found = lookup.winner(spec.name, gemm, alignment.least)
+    if found is not None:
+        return fitted(found.config, gemm, alignment)
+    return next(estimated(Request(gemm, alignment), spec), SAFE)
+
+
+def todays_order(gemm: Gemm, today: PlanConfig) -> ReductionOrder:
+    """How it sums."""
+    return order_of_plan(gemm, alignment_of_rows(gemm), today)
 
 
 def make_space(

@@ -123,13 +123,13 @@ def _formats(gemm: Gemm) -> tuple[DType | None, ...]:
 
 def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     """By shared memory and registers; 0 where a block is too large for the device."""
-    if kind == "wgmma":
-        names = getattr(c, "names", ())
-        found = c.per_sm if "per_sm" in names else wgmma.blocks_per_sm(c)
-        size_bytes = c.shared_bytes if "shared_bytes" in names else wgmma.shared_bytes(c)
-        return found * (size_bytes <= spec.max_shared_bytes_per_block)
 
     def fitting(c: Any) -> Any:
+        if kind == "wgmma":
+            names = getattr(c, "names", ())
+            found = c.per_sm if "per_sm" in names else wgmma.blocks_per_sm(c)
+            size_bytes = c.shared_bytes if "shared_bytes" in names else wgmma.shared_bytes(c)
+            return found * (size_bytes <= spec.max_shared_bytes_per_block)
         if kind == "simt":
             registers, size_bytes = simt.registers_of(c), simt.shared_bytes(c, gemm)
         else:

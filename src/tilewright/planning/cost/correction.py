@@ -10,6 +10,7 @@ families.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,9 +29,9 @@ _LEAVES = 32
 """Of a tree, at most: a bit of a number for each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """start: what is added for every plan. thresholds: of each feature, ascending, all that a tree compares it with.
+    """start: what is added for every plan. thresholds, listed: of each feature, ascending, all that trees ask about.
 
     masks: a row for each feature and number of its thresholds that a value exceeds, (rows, trees): which leaves, as
     bits, the comparisons of this feature leave to a tree. first: the row of each feature that exceeds none. values: of
@@ -39,6 +40,7 @@ class Trees:
 
     start: float
     thresholds: tuple[Any, ...]
+    listed: tuple[list[float], ...]
     first: Any
     masks: Any
     values: Any
@@ -63,7 +65,8 @@ class Trees:
             thresholds.append(steps)
             tables.append(np.bitwise_and.accumulate(rows, axis=0))
         first = np.cumsum([0, *(len(table) for table in tables[:-1])])
-        return cls(told["start"], tuple(thresholds), first, np.concatenate(tables), values)
+        listed = tuple(steps.tolist() for steps in thresholds)
+        return cls(told["start"], tuple(thresholds), listed, first, np.concatenate(tables), values)
 
     def ranks(self, features: Sequence[Any], plans: int, at: int = 0) -> Any:
         """The rows of `masks` of some features, each a number or a column, (features, plans). at: the number of the
@@ -71,7 +74,10 @@ class Trees:
         known = self.thresholds[at : at + len(features)]
         found = np.empty((len(known), plans), dtype=np.int64)
         for number, (steps, feature) in enumerate(zip(known, features, strict=False)):
-            found[number] = steps.searchsorted(feature)
+            if isinstance(feature, np.ndarray):
+                found[number] = steps.searchsorted(feature)
+            else:
+                found[number] = bisect_left(self.listed[at + number], feature)
         found += self.first[at : at + len(known), None]
         return found
 
@@ -118,8 +124,8 @@ class Fit:
 
 def fit_for(kind: str, dtype: DType) -> Fit:
     """The fit for a family that multiplies operands of a format."""
-    own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({})
-    return own if own.constants else fitted(kind)
+    own = kind == "wgmma" and dtype in FP8_FORMATS and bool(fitted(FP8_FIT).constants)
+    return fitted(FP8_FIT if own else kind)
 
 
 FP8_FIT = "wgmma_fp8"

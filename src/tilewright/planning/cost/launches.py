@@ -6,7 +6,7 @@ All times are seconds unless a name says microseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ _PACKED_EARLY_SECONDS = 0.6e-6
 took 1.4 us beside the kernel and the bytes that move, where others take 2 (benchmarks/choice_sweep.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """m, n, k of a problem as each kernel finds it: padded to multiples of its tile, or as it is."""
 
     m: Column

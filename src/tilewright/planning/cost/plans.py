@@ -7,10 +7,9 @@ All times are seconds, of a whole table of candidates at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +33,6 @@ from tilewright.planning.cost.launches import (
 )
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
-from tilewright.planning.cost.wgmma_terms import Timed
 from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
@@ -49,8 +47,7 @@ CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
 tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
     C from a workspace, of the host for further launches. read: the problem behind the packing. timed: what those of
     wgmma are made of, and of kernels of warps what the busiest SM does."""
@@ -62,7 +59,7 @@ class Estimate:
     kernel: Any
     reduced: Any
     more: Any
-    timed: Timed | Busiest
+    timed: Any
 
     @property
     def total(self) -> Any:
@@ -87,7 +84,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
-    timed: Timed | Busiest
+    timed: Any
     if kind == "wgmma":
         timed = wgmma_terms.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
         fits = blocks_per_sm(kind, c, read, spec) > 0
@@ -117,32 +114,38 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
     assert fit.trees is not None
     terms = [one.kernel + one.reduced for one in found]
-    starts = np.cumsum([0, *(len(of) for of in terms)])
-    together = np.concatenate([one.packing + of for one, of in zip(found, terms, strict=True)])
-    best = np.argpartition(together, most)[:most] if len(together) > most else np.arange(len(together))
-    best = np.sort(best[np.isfinite(together[best])])
-    ends = np.searchsorted(best, starts)
-    chosen = [best[ends[at] : ends[at + 1]] - starts[at] for at in range(len(found))]
-    if not len(best):
+    chosen = _best([one.packing + of for one, of in zip(found, terms, strict=True)], most)
+    if not any(map(len, chosen)):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    finishing = [
-        np.broadcast_to(one.reduced, len(of))[rows] for one, of, rows in zip(found, terms, chosen, strict=True)
-    ]
-    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, finishing, spec, count)))
-    totals = []
-    slower = _MMA_BEHIND_PACKING if kind == "mma" else 1.0
-    shared = [shared_factor(kind, one.read, count) * (slower if np.any(one.packing) else 1.0) for one in found]
-    for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
-        total = one.packing + one.more + terms[at] * shared[at]
-        total[rows] += kernel * shared[at] * (factor[ends[at] : ends[at + 1]] - 1)
+    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
+    totals, end = [], 0
+    for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
+        shared = shared_factor(kind, one.read, count)
+        if kind == "mma" and np.any(one.packing):
+            shared *= _MMA_BEHIND_PACKING
+        total = one.packing + one.more + of * shared
+        total[rows] += kernel * shared * (factor[end : end + len(rows)] - 1)
         totals.append(total)
-    slowest = max(np.max(total[rows], initial=0.0) for total, rows in zip(totals, chosen, strict=True))
+        end += len(rows)
+    slowest = max(total[rows].max(initial=0.0) for total, rows in zip(totals, chosen, strict=True))
     for total, rows in zip(totals, chosen, strict=True):
-        behind = np.maximum(total, slowest)
-        behind[rows] = total[rows]
-        total[:] = behind
+        mine = total[rows]
+        np.maximum(total, slowest, out=total)
+        total[rows] = mine
     return totals
+
+
+def _best(seconds: Sequence[Any], most: int) -> list[Any]:
+    """Places of the least of several tables together, as far as they are finite."""
+    together = seconds[0] if len(seconds) == 1 else np.concatenate(seconds)
+    best = together.argpartition(most)[:most] if len(together) > most else np.arange(len(together))
+    best = best[np.isfinite(together[best])]
+    best.sort()
+    if len(seconds) == 1:
+        return [best]
+    starts = np.cumsum([0, *map(len, seconds)])
+    return [rows - start for rows, start in zip(np.split(best, best.searchsorted(starts[1:-1])), starts, strict=False)]
 
 
 _MMA_BEHIND_PACKING = 1.18
@@ -173,12 +176,11 @@ def _ranks_of(
     found: Sequence[Estimate],
     chosen: Sequence[Any],
     seconds: Sequence[Any],
-    finishing: Sequence[Any],
     spec: DeviceSpec,
     count: int,
 ) -> Any:
     """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
-    behind several packings, all are asked at once. finishing: of the seconds, those behind the kernels."""
+    behind several packings, all are asked at once."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
         lie = [_how_operands_lie(one.read) for one in found]
@@ -189,25 +191,21 @@ def _ranks_of(
             for of in zip(*along, strict=True)
         )
         c, read = found[0].columns[np.concatenate(chosen)], found[0].read
-        busiest = Busiest.joined([_busiest(one).at(rows) for one, rows in zip(found, chosen, strict=True)])
-        each = busiest, np.concatenate(seconds), np.concatenate(finishing)
+        busiest = Busiest.joined([one.timed.at(rows) for one, rows in zip(found, chosen, strict=True)])
+        finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
+        each = busiest, np.concatenate(seconds), finishing
         return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
-    for one, rows, us, behind in zip(found, chosen, seconds, finishing, strict=True):
+    for one, rows, us in zip(found, chosen, seconds, strict=True):
         if not len(rows):
             continue
         c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
-        if isinstance(one.timed, Timed):
+        if kind == "wgmma":
             told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
         else:
-            each = one.timed.at(rows), us, behind
+            each = one.timed.at(rows), us, one.reduced[rows]
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
-    return np.concatenate(told, axis=1)
-
-
-def _busiest(one: Estimate) -> Busiest:
-    assert isinstance(one.timed, Busiest)
-    return one.timed
+    return np.concatenate(told, axis=1) if len(told) > 1 else told[0]
 
 
 def _tiled_ranks(
@@ -224,7 +222,7 @@ def _tiled_ranks(
     """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
     kernel."""
     first = c.fact(
-        ("ranks", read.dtype, read.out, spec),
+        (trees, read.dtype, read.out, spec),
         lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
     )
     sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)

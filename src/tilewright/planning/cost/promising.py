@@ -3,6 +3,7 @@ operations on columns, where the terms take many."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,8 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
         work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
     work += _START_CLOCKS
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
-    return c[np.flatnonzero(work <= _MOST_CLOCKS * least)]
+    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
+    return c[work <= _MOST_CLOCKS * least]
 
 
 _MOST_CLOCKS = 1.35
@@ -68,7 +69,7 @@ def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) ->
     blocks = c.tiles * parts * count
     # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
     if count > 1:
-        many = np.flatnonzero((c.persistent > 0) | (blocks <= spec.sm_count))
+        (many,) = ((c.persistent > 0) | (blocks <= spec.sm_count)).nonzero()
         if len(many):
             c, blocks, parts, split = c[many], blocks[many], parts[many], split[many]
     whole = split == 1
@@ -76,8 +77,8 @@ def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) ->
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     # Without split-K too: a call may have no workspace, or one order of summation.
-    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
-    return c[np.flatnonzero(work <= _MOST_WORK * least)]
+    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
+    return c[work <= _MOST_WORK * least]
 
 
 def k_tile_work(core: Columns, products: int) -> Column:
@@ -90,5 +91,8 @@ _TILE_SIZES: Any = np.arange(1, 2 * wgmma.MAX_COLUMNS + 1)
 
 def tiles_along(size: int, tile: Any) -> Any:
     """`ceil_div(size, tile)`: few sizes of tiles are divided by, and looked up."""
-    counts: Any = ceil_div(size, _TILE_SIZES)
+    counts: Any = _counts(size)
     return counts.take(tile - 1)
+
+
+_counts = lru_cache(maxsize=64)(lambda size: ceil_div(size, _TILE_SIZES))  # a choice asks several times

@@ -4,9 +4,8 @@ share, what their shared memory leaves of the L1, and which parts of the time a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _L1_AND_SHARED_BYTES = 256 * KIB
 _L1_LINE_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Busiest:
+class Busiest(NamedTuple):
     """Columns of kernels: what the busiest SM does. blocks: of the grid. most, together: blocks of the SM, and those
     that run at once. steps: k tiles of a block. step, ends: clocks of a k tile of all that run at once, and of what
     lies before the first and behind the last. exchange: clocks in which sums are exchanged."""
@@ -43,12 +41,12 @@ class Busiest:
 
     def at(self, rows: Any) -> Busiest:
         """Of some of the kernels."""
-        return Busiest(*(np.asarray(getattr(self, field.name)).take(rows) for field in fields(self)))
+        return Busiest(*(np.asarray(column).take(rows) for column in self))
 
     @classmethod
     def joined(cls, several: list[Busiest]) -> Busiest:
         """Of several tables, one behind the other."""
-        return cls(*(np.concatenate([getattr(one, field.name) for one in several]) for field in fields(cls)))
+        return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
 
 
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:

@@ -97,6 +97,6 @@ def ranks(
     def found(c: Columns) -> Any:
         return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
 
-    first = c.fact(("ranks", *class_of(gemm), spec), found)
+    first = c.fact((trees, *class_of(gemm), spec), found)
     sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
     return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])

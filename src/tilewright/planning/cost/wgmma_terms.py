@@ -9,9 +9,9 @@ The constants come from `benchmarks/fit_choice.py`, which fits them to sweeps of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -249,15 +249,16 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     """Kernels with what no size of a problem changes: found once for a table that is kept, with the constants that are
     shipped.
 
-    asked_bytes: of the L2 by a block for a k tile. height, width: of a tile. sms: that blocks fill; slots, room: blocks
-    of all SMs, and of those. slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows
-    of its tiles, by the boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that
-    memory moves more for a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors.
-    whole, part: clocks of an epilogue that stores C, or a part.
+    asked_bytes: of the L2 by a block for a k tile. sms: that blocks fill; slots, room: blocks of all SMs, and of those.
+    slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the
+    boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that memory moves more for
+    a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors. whole, part: clocks of an
+    epilogue that stores C, or a part. All are floats, and sizes as well: NumPy converts integers at each operation.
     """
 
     def found(c: Columns) -> dict[str, Any]:
         used = at or constants(gemm.dtype)
+        multiplied = ("m", "n", "k", "cluster_m", "cluster_n", "cluster_k", "ping_pong", "persistent")
         mma, reads = mma_clocks(c, gemm, spec, used), read_bytes(c, gemm)
         a_rows = c.m * boxes_of(c.m, gemm, "A") ** used.boxes
         b_rows = c.n * boxes_of(c.n, gemm, "B") ** used.boxes
@@ -271,9 +272,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         return {
-            "height": 1.0 * c.m,
-            "width": 1.0 * c.n,
-            "together": together,
+            **{name: 1.0 * getattr(c, name) for name in multiplied},
+            "together": 1.0 * together,
             "slots": spec.sm_count * together,
             "room": sms * together,
             "stage_bytes": stage_bytes,
@@ -293,8 +293,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     return c.with_facts(("clocks", *class_of(gemm), spec), found)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """Columns of kernels. rows, columns: of tiles. blocks: with those that fill up clusters, or work items of
     persistent kernels. waves: tiles that the busiest SM computes one after another, of those that it holds at a time.
     steps: k tiles of a block. clocks: of a k tile."""
@@ -309,7 +308,7 @@ class Timed:
 
     def at(self, rows: Any) -> Timed:
         """Of some of the kernels."""
-        return Timed(*(getattr(self, field.name).take(rows) for field in fields(self)))
+        return Timed(*(column.take(rows) for column in self))
 
 
 def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Column, Column], spec: DeviceSpec) -> Column:
@@ -369,6 +368,15 @@ def _reading(
     return idle * np.maximum(memory, l2) + at.overlap * np.minimum(memory, l2) + waits
 
 
+def _function_clocks(c: Columns, gemm: Gemm, body: Any) -> Any:
+    """Clocks of a tile for what functions of the epilogue apply, read and fold. body: of all of its k tiles."""
+    if not (function_clocks(gemm) or matrices_read(gemm) or gemm.epilogue.written):
+        return 0.0
+    beside, lost = beside_clocks(c, gemm)
+    function = function_clocks(gemm) * c.m * c.n / c.cluster_k + beside
+    return np.where(c.ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
+
+
 def timed(
     c: Columns,
     gemm: Gemm,
@@ -381,15 +389,15 @@ def timed(
     c = with_clocks(c, gemm, spec, at)
     at = at or constants(gemm.dtype)
     m, n, k = sizes
-    height, width, ping_pong, persistent, together = c.height, c.width, c.ping_pong, c.persistent, c.together
-    rows, columns = np.ceil(m / height), np.ceil(n / width)
+    ping_pong, persistent, together = c.ping_pong, c.persistent, c.together
+    rows, columns = np.ceil(m / c.m), np.ceil(n / c.n)
     parts = parts_of(c)
     in_clusters = np.ceil(rows / c.cluster_m) * c.cluster_m * (np.ceil(columns / c.cluster_n) * c.cluster_n)
     blocks = in_clusters * parts * count
     waves = np.maximum(1, np.ceil(blocks / c.room - 1e-9))
     steps = np.ceil(np.ceil(k / c.k) / parts)
     # TMA fills rows outside of a matrix with zeros more slowly than it copies.
-    outside = np.maximum(0, height - m) + np.maximum(0, width - n)
+    outside = np.maximum(0, c.m - m) + np.maximum(0, c.n - n)
     arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival
     clocks = np.maximum(c.slowest, arriving) + at.iteration / (1 + ping_pong * (waves > 1)) + c.promoted
     read = reads_pieces(gemm, spec)
@@ -405,18 +413,17 @@ def timed(
     between = epilogue * (1 - at.hidden * persistent)
     waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
     between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
-    beside, lost = beside_clocks(c, gemm)
-    function = function_clocks(gemm) * c.m * c.n / c.cluster_k + beside
-    function = np.where(ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
-    busy_clocks = waves * (body + function) + epilogue + (waves - 1) * between
+    busy_clocks = waves * (body + _function_clocks(c, gemm, body)) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
     if gemm.pieces is None:
         sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    cut = c.cut * (c.split_k == 1) * (_LARGE_CUT if count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes else 1.0)
     written_bytes, behind = partials(c, gemm, spec)
-    parted_bytes = m * (c.parted * (columns - 1) + cut * n) + written_bytes
+    parted_bytes = m * c.parted * (columns - 1) + written_bytes
+    if is_misaligned(gemm, "C"):
+        large = count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes
+        parted_bytes = parted_bytes + m * n * c.cut * np.logical_not(split) * (_LARGE_CUT if large else 1.0)
     moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     memory = memory * (1 + _uneven(c, blocks, waves))

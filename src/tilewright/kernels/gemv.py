@@ -128,8 +128,9 @@ class GemvConfig:
             found.append(f"a chunk of {self.chunk} is not a multiple of {self.batch_k(k_major=k_major)}")
         return tuple(found)
 
-    def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:
-        """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
+    def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE, overlapped: bool = False) -> Kernel:
+        """The kernel for the formats, orders and epilogue of a problem; sizes are arguments. overlapped: it starts
+        under the kernel before (sm_90 and later), whose end it waits for.
 
         Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
         """
@@ -155,9 +156,10 @@ class GemvConfig:
                 ),
                 (self.threads, 1, 1),
                 (body.few, body.sums),
-                body.body(),
+                body.body(overlapped=overlapped),
                 tile,
                 split_k=SplitK.PARTIALS if split else SplitK.NONE,
                 problems=problems,
+                overlapped=overlapped,
             )
         )

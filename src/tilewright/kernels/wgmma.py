@@ -53,6 +53,11 @@ SMALL_TILE = 64 * 128
 """Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
 
 MAX_CONSUMER_REGISTERS = 240
+
+_APART = 3
+"""Stages that a warpgroup with the tensor cores to itself takes about as long for as the one before it for its part of
+C: of 128 x 256 they are 1536 clocks, and the first three of four stores have begun after 1440."""
+
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
 
@@ -154,7 +159,11 @@ class WgmmaConfig(Tiled):
             *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
             *through_registers(tile),
-            Specialize(registers=self.register_budget(gemm), ping_pong=self.consumers if self.ping_pong else 1),
+            Specialize(
+                registers=self.register_budget(gemm),
+                ping_pong=self.consumers if self.ping_pong else 1,
+                apart=self.apart,
+            ),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
@@ -163,6 +172,11 @@ class WgmmaConfig(Tiled):
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
         return producer_registers(gemm), int(consumer_registers(self, gemm))
+
+    @property
+    def apart(self) -> int:
+        """Of its last stages, how many a consumer leaves to the one before it first: all that the ring can hold."""
+        return 0 if self.ping_pong or self.consumers == 1 or self.promote_every else min(self.stages - 1, _APART)
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))

@@ -24,16 +24,20 @@ from tilewright.simulator import simulate
 from tilewright.toolchain import build
 
 KINDS: dict[str, WgmmaConfig] = {
-    "persistent": replace(persistent(128, 64, 2, subtile=64), stages=3),
-    "cluster": replace(clustered(persistent(128, 64, 2, subtile=64)), stages=3),
-    "a block a tile": replace(one_tile(128, 64, 2), stages=2),
-    "three": replace(one_tile(192, 64, 3), stages=4),
+    "persistent": replace(persistent(128, 128, 2, subtile=64), stages=3),
+    "cluster": replace(clustered(persistent(128, 128, 2, subtile=64)), stages=3),
+    "a block a tile": replace(one_tile(128, 128, 2), stages=2),
+    "three": replace(one_tile(192, 128, 3), stages=4),
 }
 
 
 def waits(kernel: Kernel, kind: type) -> list[Path]:
     """Where warpgroups wait for each other, or tell each other."""
     return [path for path, stmt in walk(kernel.body) if isinstance(stmt, kind) and "ordered" in str(stmt)]
+
+
+SKINNY = replace(persistent(128, 64, 2, subtile=64), stages=6)
+"""Which waits for memory."""
 
 
 def given(step: Step, apart: int) -> Step:
@@ -64,7 +68,12 @@ def test_a_warpgroup_waits_for_the_one_before_it() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [PING_PONG, persistent(64, 64, 1, subtile=64), replace(persistent(128, 64, 2, subtile=64), promote_every=64)],
+    [
+        PING_PONG,
+        persistent(64, 64, 1, subtile=64),
+        replace(persistent(128, 128, 2, subtile=64), promote_every=64),
+        SKINNY,
+    ],
 )
 def test_others_do_not(config: WgmmaConfig) -> None:
     assert config.apart == 0
@@ -81,7 +90,7 @@ def test_results_are_the_same_bits() -> None:
 
 def test_no_more_stages_than_the_ring_holds_beside_the_one_in_use() -> None:
     gemm = Gemm(256, 64, 320, BF16, out=BF16)
-    steps = schedule_at(gemm, persistent(128, 64, 2, subtile=64)).steps
+    steps = schedule_at(gemm, persistent(128, 128, 2, subtile=64)).steps
     stages = next(one.stages for one in steps if isinstance(one, Pipeline))
     with pytest.raises(ScheduleError, match=f"in a ring of {stages} before"):
         _ = build(gemm, Schedule(*(given(one, stages) for one in steps))).program

@@ -172,7 +172,7 @@ def test_a_kernel_serves_every_size_of_its_class() -> None:
         planned(dispatcher, problem(m, 4096, 4096, "bf16"))
     for alpha in (1.0, 0.5):
         planned(dispatcher, problem(4096, 4096, 4096, "bf16", alpha=alpha, beta=alpha))
-    assert len(dispatcher.kernels.made) <= 4 + 1  # one of each size at most, whatever alpha; one that reads C
+    assert len(dispatcher.kernels.made) <= 4  # one of each size at most, whatever the factors
 
 
 @pytest.mark.cross_section("format", "odd", every=8)

@@ -128,9 +128,8 @@ class GemvConfig:
             found.append(f"a chunk of {self.chunk} is not a multiple of {self.batch_k(k_major=k_major)}")
         return tuple(found)
 
-    def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE, overlapped: bool = False) -> Kernel:
-        """The kernel for the formats, orders and epilogue of a problem; sizes are arguments. overlapped: it starts
-        under the kernel before (sm_90 and later), whose end it waits for.
+    def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:
+        """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
 
         Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
         """
@@ -156,10 +155,9 @@ class GemvConfig:
                 ),
                 (self.threads, 1, 1),
                 (body.few, body.sums),
-                body.body(overlapped=overlapped),
+                body.body(),
                 tile,
                 split_k=SplitK.PARTIALS if split else SplitK.NONE,
                 problems=problems,
-                overlapped=overlapped,
             )
         )

@@ -14,7 +14,6 @@ from tilewright.ir.kernel import PART_OF_K, SIZES, step_of
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
 from tilewright.kernels.skinny import few_order, is_k_major, long_of, short_of
 from tilewright.kernels.statements import (
-    AFTER_PREVIOUS_GRID,
     BLOCK,
     THREAD,
     WARP_LANES,
@@ -99,8 +98,7 @@ class GemvBody:
 
     # -- the parts of the kernel --------------------------------------------------------------------------------------
 
-    def body(self, *, overlapped: bool) -> Body:
-        """overlapped: as of `GemvConfig.kernel`."""
+    def body(self) -> Body:
         c = self.config
 
         def clear(r: Expr) -> Body:
@@ -108,7 +106,6 @@ class GemvBody:
 
         return together(
             self._coordinates(),
-            AFTER_PREVIOUS_GRID if overlapped else (),
             Alloc(self.acc),
             unrolled("r", c.rows, clear),
             Alloc(self.ring),

@@ -28,7 +28,6 @@ from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.simt import SimtConfig, repeats_lines
 from tilewright.kernels.splitting import LineSplittingConfig, SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
-from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment, Shards, Stack
 from tilewright.planning.skinny import Skinny
@@ -187,7 +186,7 @@ class Kernels:
         key = (*skinny.key, guard)
         found = self._auxiliary.get(key)
         if found is None:
-            kernel = skinny.kernel(overlapped=self.overlaps)
+            kernel = skinny.kernel()
             kernel = kernel if guard is None else guarded(kernel, guard)
             found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
         values = skinny.arguments(len(found.kernel.guard_flags))
@@ -251,7 +250,7 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
     whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
-    overwrites = gemm.beta == 0 and (gemm.epilogue.function is not None or isinstance(config.kernel, WgmmaConfig))
+    overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
     return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats, filled=filled)
 
 

@@ -61,11 +61,10 @@ class Skinny:
         long = long_of(self.problem)
         return replace(self.config, split_k=min(self.parts, 2)), *formats, long, self.stack is not None
 
-    def kernel(self, *, overlapped: bool = False) -> Kernel:
-        """The kernel for every problem of the same `key`. overlapped: as of `GemvConfig.kernel`."""
+    def kernel(self) -> Kernel:
+        """The kernel for every problem of the same `key`."""
         config = replace(self.config, split_k=min(self.parts, 2))
-        problems = Problems.ONE if self.stack is None else Problems.STRIDED
-        return config.kernel(self.problem, problems=problems, overlapped=overlapped)
+        return config.kernel(self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
 
     def grid(self, kernel: Kernel) -> tuple[int, int, int]:
         """Blocks along x, y, z."""

@@ -136,7 +136,7 @@ def _roles(d: Drawing, parted: bool) -> None:
     assert d.attempt(Pipeline("k_tile", rng.choice((2, 3, 4)))), d.refused
     if not d.chance(0.7):
         return
-    d.attempt(Specialize(ping_pong=1 if parted else rng.choice((1, 1, 2))))
+    d.attempt(Specialize(ping_pong=1 if parted else rng.choice((1, 1, 2)), apart=rng.choice((0, 1, 2))))
     order = rng.choice((RasterOrder.GROUPED, RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.ROW))
     d.attempt(Raster(order, 1 if order is RasterOrder.ROW else rng.choice((1, 2, 3))))
     turns = d.program.specialized is not None and d.program.specialized.ping_pong > 1

@@ -129,6 +129,30 @@ def test_tiles_that_are_visited_row_by_row_stay_so() -> None:
     assert visited(plan, problem(8192, 8192, 8192), H200) == plan
 
 
+@pytest.mark.parametrize(
+    ("m", "count", "cluster", "flat"),
+    [(2048, 1, (1, 1), True), (2176, 1, (1, 1), False), (1024, 2, (2, 1), True), (1100, 2, (2, 1), False)],
+)
+def test_blocks_that_all_run_at_once_have_a_tile_each(m: int, count: int, cluster: tuple[int, int], flat: bool) -> None:
+    """16 x 8 tiles fill 128 of 132 SMs, 17 x 8 need a second wave; so do problems of a batch, and whole clusters."""
+    kernel = replace(TALL, tile=(128, 256, 64), cluster=cluster)
+    assert kernel.persistent and kernel.raster_rows > 1
+    found = visited(PlanConfig(kernel), problem(m, 2048, 2048), H200, count).kernel
+    assert isinstance(found, WgmmaConfig) and (found.persistent, found.raster_rows == 1) == (not flat, flat)
+    assert visited(PlanConfig(found), problem(m, 2048, 2048), H200, count).kernel == found
+
+
+def test_warpgroups_in_ping_pong_take_tiles_in_turn_in_one_wave_too() -> None:
+    kernel = visited(PlanConfig(PING_PONG), problem(1024, 1024, 2048), H200).kernel
+    assert isinstance(kernel, WgmmaConfig) and kernel.persistent
+
+
+def test_a_plan_is_told_once() -> None:
+    gemm = problem(2048, 2048, 2048)
+    plans = [plan for plan, _ in zip(estimated(Request(gemm, alignment_of(gemm)), H200), range(200), strict=False)]
+    assert len(set(plans)) == len(plans)
+
+
 def test_choices_visit_strips_but_where_ranks_have_an_order() -> None:
     gemm = problem(8192, 8192, 8192)
     request = Request(gemm, alignment_of(gemm))

@@ -207,10 +207,12 @@ class Specialized:
 
     registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has. ping_pong:
     warpgroups in ping-pong, each on a tile of C, each storing one while the others multiply; 1: all on the same tile.
+    apart: of its last stages, how many a warpgroup leaves to the one before it first.
     """
 
     registers: tuple[int, int] | None = None
     ping_pong: int = 1
+    apart: int = 0
 
 
 class RasterOrder(Spelled):

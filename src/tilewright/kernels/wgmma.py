@@ -54,6 +54,14 @@ SMALL_TILE = 64 * 128
 """Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
 
 MAX_CONSUMER_REGISTERS = 240
+
+_APART = 3
+"""Stages that a warpgroup with the tensor cores to itself takes about as long for as the one before it for its part of
+C: of 128 x 256 they are 1536 clocks, and the first three of four stores have begun after 1440."""
+
+_BUSY = 64
+"""Of m * n / (m + n): an SM multiplies a stage in m * n / 32 clocks, and gets 64 bytes a clock of its 128 (m + n)."""
+
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
 
@@ -155,7 +163,11 @@ class WgmmaConfig(Tiled):
             *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
             *through_registers(tile),
-            Specialize(registers=self.register_budget(gemm), ping_pong=self.consumers if self.ping_pong else 1),
+            Specialize(
+                registers=self.register_budget(gemm),
+                ping_pong=self.consumers if self.ping_pong else 1,
+                apart=self.apart,
+            ),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
@@ -164,6 +176,14 @@ class WgmmaConfig(Tiled):
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
         return producer_registers(gemm), int(consumer_registers(self, gemm))
+
+    @property
+    def apart(self) -> int:
+        """Of its last stages, how many a consumer leaves to the one before it first: as many as the ring can hold
+        beside one, where tiles keep the tensor cores busy. Those that wait for memory would only end later."""
+        together = self.consumers > 1 and not self.ping_pong and not self.promote_every
+        busy = self.m * self.n >= _BUSY * (self.m + self.n)
+        return min(self.stages - 1, _APART) if together and busy else 0
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))

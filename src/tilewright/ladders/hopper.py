@@ -15,7 +15,7 @@ from tilewright.kernels.wgmma_steps import (
     stored_through_shared,
     tma_stores,
 )
-from tilewright.ladders.hopper_points import TURNS, around, choices_of, of_best, of_ping_pong, tile_at
+from tilewright.ladders.hopper_points import TURNS, around, as_timed, choices_of, of_best, of_ping_pong, tile_at
 from tilewright.ladders.rung import NO_STORE_CONFLICTS as NO_CONFLICTS
 from tilewright.ladders.rung import ONE_BARRIER, TWO_BARRIERS, Claim, Counts, Ladder, Point
 from tilewright.problem.gemm import Gemm
@@ -221,4 +221,4 @@ def ping_pong(gemm: Gemm) -> Schedule:
 )
 def best(gemm: Gemm) -> Schedule:
     """Cooperative or ping-pong, whichever leaves fewer SMs idle; dependent launch of short kernels."""
-    return best_for(gemm).schedule(gemm)
+    return as_timed(best_for(gemm).schedule(gemm))

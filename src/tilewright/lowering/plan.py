@@ -48,12 +48,14 @@ class Ring:
 class Role:
     """Warpgroups with a task of their own: how many work on one tile of C together, and how many take every n-th tile.
 
-    registers: of a thread; None for as many as the block starts with.
+    registers: of a thread; None for as many as the block starts with. apart: stages at the end of a tile that those
+    who share it multiply one after the other.
     """
 
     together: int = 1
     in_turn: int = 1
     registers: int | None = None
+    apart: int = 0
 
     @property
     def warpgroups(self) -> int:
@@ -155,4 +157,5 @@ def _roles(program: Program) -> tuple[Role, Role | None]:
     if specialized is None:
         return Role(together), None
     copies, multiplies = register_budgets(program)
-    return Role(together, specialized.ping_pong, multiplies), Role(registers=copies)
+    apart = specialized.apart if together > 1 else 0
+    return Role(together, specialized.ping_pong, multiplies, apart), Role(registers=copies)

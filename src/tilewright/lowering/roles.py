@@ -22,7 +22,6 @@ from tilewright.ir.async_stmt import (
     PrefetchMap,
     SetRegisters,
     StartNextGrid,
-    TeamBarrier,
     TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
@@ -43,7 +42,6 @@ from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
     RANK,
-    ROUND,
     cluster_coordinates,
     extent_of,
     lane_let,
@@ -69,6 +67,7 @@ from tilewright.lowering.products import bulk_loads, bulk_prefetches, expect, he
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
 from tilewright.lowering.spare_warps import CARRIERS, Team, teams
+from tilewright.lowering.turns import Turns
 from tilewright.problem.gemm import piece_of
 
 
@@ -134,9 +133,9 @@ class TmaKernel:
         """The barrier that says that a stage has been read by all."""
         return self._mbarriers(f"{self._loop}_empty", stage)
 
-    def _ordered(self, group: Expr) -> Ref:
-        """The barrier at which a warpgroup waits until the one before it has taken all its stages."""
-        return Ref(Buffer("ordered", Space.SHARED, MBARRIER, (self.plan.consumer.in_turn,), (GROUP,)), (group,))
+    @cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.plan.consumer)
 
     # -- the whole body ---------------------------------------------------------------------------------------------
 
@@ -219,9 +218,7 @@ class TmaKernel:
         if with_empty:
             ring.append(InitBarrier(self.empty(stage), consumer.together * self._filling * self._releases))
         loop: Body = (For(stage.name, Const(self._stages), tuple(ring), unroll=True),)
-        if consumer.in_turn > 1:
-            each = (InitBarrier(self._ordered(stage), 1),)
-            loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
+        loop = (*loop, *self._turns.barriers(stage))
         read = [tensor_map(self.program, hop.tile) for hop in self._hops]
         read += self._scales.maps(self.full(ZERO))
         leaving = walk((*self.compute.finish, *self.compute.leave))
@@ -351,7 +348,7 @@ class TmaKernel:
 
     def _consume(self, item: Item) -> Body:
         """A work item by consumers."""
-        await_turn, pass_turn = self._in_order()
+        await_turn, pass_turn = self._turns.of_tiles(size_of(self.program, "k"))
         return (
             *self.compute.start,
             *await_turn,
@@ -366,13 +363,21 @@ class TmaKernel:
         release = Event(steps_of(self._release), -1, Position.TAIL, Beyond.BRANCH)
         pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
         last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
+        hold, pass_on = self._last_in_turn(item)
+        fetch = self.compute.fetch(self._count, Var(self._loop))
         return (
-            For(self._loop, self._count, (*self.compute.fetch(self._count, Var(self._loop)), *pipeline.steady())),
+            For(self._loop, self._count, (*hold, *fetch, *pipeline.steady())),
             *pass_turn,
+            *pass_on,
             *self._all_ended,
             *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
             *left_over(self.compute.sums, self._loop, self._count),
         )
+
+    def _last_in_turn(self, item: Item) -> tuple[Body, Body]:
+        if not self._is_counted_alike(item):
+            return (), ()
+        return self._turns.of_last_stages(item.number, Var(self._loop), self._count, self._stages)
 
     def _promoting(self, item: Item, pass_turn: Body) -> Body:
         """The sum of an item that is promoted with each stage. From the end of its MMAs to the start of the next ones a
@@ -427,23 +432,6 @@ class TmaKernel:
         if self.plan.consumer.in_turn > 1 or isinstance(item, CountedItem):
             return False
         return self._scheduler.plan.walk is Walk.ONE_TILE or not self._scheduler.plan.split_k.by_items
-
-    def _in_order(self) -> tuple[Body, Body]:
-        """Wait until the ring has come to one's own tile: a parity tells two neighbouring phases apart, and no more.
-
-        The first warpgroup's phase of a round is the last one's of the round before; it need not wait in the first.
-        """
-        if self.plan.consumer.in_turn == 1:
-            return (), ()
-        group = Var(GROUP)
-        parity = binary(Op.MOD, Var(ROUND) + Select(binary(Op.EQ, group, 0), Const(1), ZERO), 2)
-        following = binary(Op.MOD, group + 1, self.plan.consumer.in_turn)
-        arrive = If(binary(Op.EQ, Var(GROUP_LANE), 0), (ArriveBarrier(self._ordered(following)),))
-        wait = WaitBarrier(self._ordered(group), parity)
-        # MMAs make the warps of a warpgroup wait for each other. Without any, one warp could pass the order on, and it
-        # could come round again, before another warp has seen it.
-        empty = binary(Op.EQ, size_of(self.program, "k"), 0)
-        return (wait,), (If(empty, (TeamBarrier(group + 1, GROUP_LANES),)), arrive)
 
     def _release(self, env: Env) -> Body:
         """One thread of the warpgroup, or of each warp where warps read the stage themselves, tells every block of the

@@ -35,11 +35,16 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
     skinny = None if request.unsplit or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
     gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
     gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
+    count = 1 if stack is None else stack.count
+    told: set[PlanConfig] = set()
     for time_us, config in found:
         if gemv is not None and gemv_us < time_us:
             yield gemv_us, gemv
             gemv = None
-        yield time_us, config if request.shards else visited(config, gemm, spec)  # ranks have an order of their own
+        plan = config if request.shards else visited(config, gemm, spec, count)  # ranks have an order of their own
+        if plan not in told:
+            yield time_us, plan
+        told.add(plan)
     if gemv is not None:
         yield gemv_us, gemv
 

@@ -18,6 +18,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.columns import Column
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
 
 _ROWS: Any = np.array((16, 8, 4, 2))
@@ -68,12 +69,21 @@ def first_out(c: Any, first: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     return np.where(streams, np.char.add("B", first), first)
 
 
-def visited(config: PlanConfig, gemm: Gemm, spec: DeviceSpec) -> PlanConfig:
+def visited(config: PlanConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> PlanConfig:
     """A plan that visits rows of tiles together, with as many as are best, and B first out of the L2 where A then stays
-    from one column to the next (record 0069)."""
+    from one column to the next (record 0069). Where each persistent block has a tile at most, all of them run at once:
+    it is a block a tile then, which knows its tile without a division. count: of such problems."""
     kernel = config.kernel
     if not isinstance(kernel, WgmmaConfig) or kernel.raster_rows < 2:
         return config
+    if kernel.persistent and not kernel.ping_pong and count * _blocks(kernel, gemm) <= spec.sm_count:
+        return replace(config, kernel=replace(kernel, persistent=False, raster_rows=1))
     kernel = replace(kernel, raster_rows=int(rows_together(kernel, gemm, spec)))
     first = first_out(kernel, np.array(kernel.evict_first), gemm, spec)
     return replace(config, kernel=replace(kernel, evict_first=first.item()))
+
+
+def _blocks(kernel: WgmmaConfig, gemm: Gemm) -> int:
+    """Blocks that have a tile of a problem, of whole clusters."""
+    rows, columns = ceil_div(gemm.m, kernel.m * kernel.cluster_m), ceil_div(gemm.n, kernel.n * kernel.cluster_n)
+    return rows * columns * kernel.cluster_m * kernel.cluster_n

@@ -72,6 +72,13 @@ def roles_have_work(program: Program) -> Iterator[Violation]:
     if program.tensorized is None or not program.tensorized.instruction.reads_shared:
         yield Violation("no warpgroup multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
     yield from _budgets(program, program.specialized)
+    apart = program.specialized.apart
+    if ring is not None and apart >= ring.stages:
+        yield Violation(
+            f"the last {apart} stages of a tile are not in a ring of {ring.stages} before one is given back, and the "
+            "warpgroup that would give it back waits.",
+            hint=f"apart={ring.stages - 1}, or a longer ring.",
+        )
 
 
 def persistent_tma_has_a_producer(program: Program) -> Iterator[Violation]:

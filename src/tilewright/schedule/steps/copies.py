@@ -138,12 +138,15 @@ class Specialize(Step):
     producer and of the others, taken from the one and given to the others; by default what a block of so many
     warpgroups has. ping_pong: so many warpgroups
     run in ping-pong, each on a tile of C of its own: while one stores, the next multiplies (persistent blocks only).
+    apart: where they share a tile, so many of its last stages each leaves to the one before it first, and then has the
+    tensor cores to itself while that one stores.
     """
 
     positional = 0
 
     registers: tuple[int, int] | None = None
     ping_pong: int = 1
+    apart: int = 0
 
     def apply(self, program: Program) -> Program:
         doing = "Cannot give the copies to a warpgroup of their own"
@@ -156,13 +159,14 @@ class Specialize(Step):
                 hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
             )
         check_count(self.ping_pong, 1, doing, "the number of ping-pong warpgroups")
+        check_count(self.apart, 0, doing, "the number of last stages that are left to the warpgroup before")
         if self.ping_pong > 1 and program.thread_loops:
             bound = ", ".join(loop.name for loop in program.thread_loops)
             refuse(
                 f"{doing}, and the others run in ping-pong: {bound} shares out one tile among them.",
                 hint="leave the loop unbound: each warpgroup has a tile of its own.",
             )
-        changed = replace(program, specialized=Specialized(counts, self.ping_pong))
+        changed = replace(program, specialized=Specialized(counts, self.ping_pong, self.apart))
         return check_program(changed, doing)
 
 

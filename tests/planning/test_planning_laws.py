@@ -29,6 +29,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning import candidates, coded, coded_wgmma, folding, gated, ragged, sharing, skinny
+from tilewright.planning.account import account_of
 from tilewright.planning.assembly import Request, part_length, plan_of
 from tilewright.planning.cost import block_clocks, exchange, gemv, groups, launches, plans, promising, warp_terms
 from tilewright.planning.cost import coded as cost_of_coded
@@ -659,8 +660,8 @@ def test_no_more_than_so_many_plans_are_tried_or_begun(monkeypatch: pytest.Monke
     assert not dispatcher.is_measured(request)
     dispatcher.keep(request, found[3])
     assert dispatcher.is_measured(request) and dispatcher.plan(request) is found[3]
-    assert dispatcher.chosen_by(request, found[3]) == "measured by autotune"
-    assert dispatcher.chosen_by(request, found[2]) == "the estimate"
+    assert account_of(dispatcher, request, found[3]).chosen_by == "measured by autotune"
+    assert account_of(dispatcher, request, found[2]).chosen_by == "the estimate"
     dispatcher.forget()
     assert not dispatcher.is_measured(request) and dispatcher.known(request) is None
 

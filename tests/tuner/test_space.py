@@ -26,6 +26,7 @@ from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import SEEDS, begun, seeds, tune
 from tilewright.tuner.space import Candidate, Space, make_space, todays_plan
 from tilewright.tuner.study import Encoding
+from tilewright.winners.database import ShippedWinners
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
 
@@ -121,6 +122,15 @@ def test_a_winner_that_becomes_todays_plan_leaves_the_study_the_same() -> None:
     before = todays_plan(gemm, H200, Lookup(version_of))
     first = make_space(gemm, H200, today=before)
     assert make_space(gemm, H200, today=first.candidates[5]).digest == first.digest
+
+
+def test_a_winner_in_place_of_a_shipped_one_leaves_the_study_of_a_family_the_same() -> None:
+    gemm = Gemm(512, 512, 512)
+    shipped = todays_plan(gemm, H200, Lookup(version_of, ShippedWinners()))
+    first = make_space(gemm, H200, family="simt", today=shipped)
+    found = next(one for one in first.candidates if one != shipped)
+    second = make_space(gemm, H200, family="simt", today=found)
+    assert shipped in second and second.digest == first.digest
 
 
 def test_where_rows_are_narrow_packing_is_held_against_narrow_copies() -> None:

@@ -144,7 +144,7 @@ def account_of(dispatcher: Dispatcher, request: Request, plan: Plan) -> Account:
 
 def _decided(dispatcher: Dispatcher, request: Request, plan: Plan) -> str | Winner:
     """What decided for a plan of a request."""
-    if dispatcher.is_measured(request):
+    if dispatcher.is_measured(request) and dispatcher.plan(request) is plan:
         return "measured by autotune"
     made = [step.multiplied.config for step in plan.steps if step.multiplied is not None]
     winner = None if request.algorithm is not None else dispatcher.winner(request)

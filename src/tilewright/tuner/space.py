@@ -20,13 +20,14 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.dispatch import SAFE
 from tilewright.planning.estimates import estimated
-from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_plan
+from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_plan, version_of
 from tilewright.planning.packing import Alignment, Stack, fitted
 from tilewright.planning.plan import Plan
 from tilewright.planning.ranking import estimate_us, whole_space
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
+from tilewright.winners.database import ShippedWinners
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
@@ -181,8 +182,8 @@ def make_space(
         more += islice(estimated(Request(gemm, alignment), spec), _ESTIMATES)
     if family in (None, "gemv"):
         more += _gemv(gemm, alignment)
-    if today is not None:
-        more.append(today)
+    if today is not None:  # and what ran before anything was tuned: the same command goes on in the same space
+        more += [today, todays_plan(gemm, spec, Lookup(version_of, ShippedWinners()))]
     found += [Candidate(config, estimate_us(config, gemm, spec, alignment)) for config in more]
     space = Space(gemm, spec, sorted(found, key=lambda one: one.predicted_us), like=like)
     legal = _in_the_order(space) if like is not None else space

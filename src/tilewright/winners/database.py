@@ -187,6 +187,15 @@ def _place(winner: Winner) -> tuple[str | int, ...]:
     return (str(winner.key.device), problem.dtype, problem.product, *sizes, problem.orders, winner.order)
 
 
+class ShippedWinners:
+    """A database of these alone."""
+
+    complaints: tuple[str, ...] = ()
+
+    def winners(self) -> list[Winner]:
+        return list(shipped_winners())
+
+
 @cache
 def shipped_winners() -> tuple[Winner, ...]:
     """The winners that come with the package; of one problem the newest first."""
@@ -196,4 +205,4 @@ def shipped_winners() -> tuple[Winner, ...]:
     return tuple(sorted(found, key=lambda winner: winner.date, reverse=True))
 
 
-__all__ = ["Database", "DatabaseUnusable", "Imported", "database_path", "shipped_winners"]
+__all__ = ["Database", "DatabaseUnusable", "Imported", "ShippedWinners", "database_path", "shipped_winners"]

@@ -21,7 +21,7 @@ from typing import Any
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.winners.database import Database, shipped_winners
+from tilewright.winners.database import Database, ShippedWinners, shipped_winners
 from tilewright.winners.keys import Key, ProblemKey, short_name, sources_version
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
@@ -46,10 +46,13 @@ class Lookup:
     """
 
     def __init__(
-        self, version_of: VersionOf, database: Database | None = None, say: Callable[[str], None] = lambda text: None
+        self,
+        version_of: VersionOf,
+        database: Database | ShippedWinners | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.version_of = version_of
-        self.database = Database() if database is None else database
+        self.database: Database | ShippedWinners = Database() if database is None else database
         self.say = say
         self._known: dict[Any, Winner | None] = {}
 

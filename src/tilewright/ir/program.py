@@ -134,8 +134,7 @@ class Staged:
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. in_place: of
-    fragments, each into the registers of the one whose products are done. fenced: no load of the next tile sinks behind
-    the products.
+    fragments, each into the registers of the one whose products are done. fenced: no load of the next tile sinks below.
     evict_first: lines of it are the first to leave the L2.
     subtile: of a result that each warpgroup stores by itself, the elements along C's contiguous dimension that it
     stores at a time (0: all it has); the last subtile may be narrower. stages: how many subtiles there is room for.

@@ -30,6 +30,7 @@ from tilewright.kernels.wgmma_steps import (
     INSTRUCTION_ROWS,
     SWIZZLE_ATOM_BYTES,
     WgmmaTile,
+    in_roles,
     loaded_by_tma,
     nest,
     staged,
@@ -41,8 +42,7 @@ from tilewright.kernels.wgmma_steps import (
 )
 from tilewright.layout.epilogue import default_subtile
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.problem.values import Added
-from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
+from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Step
 from tilewright.schedule.steps.blocks import MAX_CLUSTER
 from tilewright.units import ceil_div
 
@@ -54,13 +54,6 @@ SMALL_TILE = 64 * 128
 """Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
 
 MAX_CONSUMER_REGISTERS = 240
-
-_APART = 3
-"""Stages that a warpgroup with the tensor cores to itself takes about as long for as the one before it for its part of
-C: of 128 x 256 they are 1536 clocks, and the first three of four stores have begun after 1440."""
-
-_BUSY = 64
-"""Of m * n / (m + n): an SM multiplies a stage in m * n / 32 clocks, and gets 64 bytes a clock of its 128 (m + n)."""
 
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
@@ -163,11 +156,7 @@ class WgmmaConfig(Tiled):
             *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
             *through_registers(tile),
-            Specialize(
-                registers=self.register_budget(gemm),
-                ping_pong=self.consumers if self.ping_pong else 1,
-                apart=self.apart,
-            ),
+            in_roles(self, self.register_budget(gemm)),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
@@ -176,14 +165,6 @@ class WgmmaConfig(Tiled):
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
         return producer_registers(gemm), int(consumer_registers(self, gemm))
-
-    @property
-    def apart(self) -> int:
-        """Of its last stages, how many a consumer leaves to the one before it first: as many as the ring can hold
-        beside one, where tiles keep the tensor cores busy. Those that wait for memory would only end later."""
-        together = self.consumers > 1 and not self.ping_pong and not self.promote_every
-        busy = self.m * self.n >= _BUSY * (self.m + self.n)
-        return min(self.stages - 1, _APART) if together and busy else 0
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
@@ -278,16 +259,11 @@ def stage_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     return stage_rows(config) * SWIZZLE_ATOM_BYTES + scale_bytes(config, gemm)
 
 
-def vectors_of(gemm: Gemm) -> tuple[Added, ...]:
-    """The rows and columns that an epilogue reads."""
-    return tuple(one for one in gemm.epilogue.reads if one.is_vector and not one.single)
-
-
 def vector_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     """Shared memory of the vectors that an epilogue reads, a copy for each consumer in ping-pong: from global memory
     they come behind the sum, which takes 1.04 to 1.26 of the time of other tiles (128 x 208, FP8 by rows, H200). gemm:
     None for none."""
-    vectors = () if gemm is None else vectors_of(gemm)
+    vectors = () if gemm is None else gemm.epilogue.vectors
     if gemm is None or not vectors:
         return 0
     total = sum(getattr(config, one.along or "m") * (one.dtype or gemm.out).bytes for one in vectors)

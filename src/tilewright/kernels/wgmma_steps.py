@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import WIDEST_BYTES
@@ -26,6 +27,7 @@ from tilewright.schedule import (
     Prefetch,
     Relayout,
     Reorder,
+    Specialize,
     Split,
     Stage,
     Step,
@@ -34,6 +36,13 @@ from tilewright.schedule import (
     Unroll,
     Vectorize,
 )
+
+_APART = 3
+"""Stages that a warpgroup with the tensor cores to itself takes about as long for as the one before it for its part of
+C: of 128 x 256 they are 1536 clocks, and the first three of four stores have begun after 1440."""
+
+_BUSY = 64
+"""Of m * n / (m + n): an SM multiplies a stage in m * n / 32 clocks, and gets 64 bytes a clock of its 128 (m + n)."""
 
 DEPTH_BYTES = 32
 """Bytes of k that one instruction multiplies."""
@@ -265,3 +274,15 @@ def reads_orders(gemm: Gemm) -> bool:
     (False, True)
     """
     return transposes(gemm.multiplied) or (gemm.a is Order.ROW and gemm.b is Order.COL)
+
+
+def in_roles(config: Any, registers: tuple[int, int]) -> Specialize:
+    """A producer, and consumers with so many registers a thread each.
+
+    Of its last stages a consumer leaves as many to the one before it first as the ring can hold beside one, where tiles
+    keep the tensor cores busy. Those that wait for memory would only end later.
+    """
+    together = config.consumers > 1 and not config.ping_pong and not config.promote_every
+    busy = config.m * config.n >= _BUSY * (config.m + config.n)
+    apart = min(config.stages - 1, _APART) if together and busy else 0
+    return Specialize(registers=registers, ping_pong=config.consumers if config.ping_pong else 1, apart=apart)

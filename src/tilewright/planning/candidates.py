@@ -54,7 +54,7 @@ def table_of(kind: str, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns
     """The kernels of one of `families`."""
     if kind != "wgmma":
         return listed(gemm, spec)[1]
-    c, vectors = _wgmma(gemm, spec, count), wgmma.vectors_of(gemm)
+    c, vectors = _wgmma(gemm, spec, count), gemm.epilogue.vectors
     if not vectors:
         return c
     key = ("vectors", *((one.along, one.dtype) for one in vectors))

@@ -149,6 +149,11 @@ class Epilogue:
         return tuple(one for one in self.operands if one.name != self.addend and one not in self.written)
 
     @property
+    def vectors(self) -> tuple[Added, ...]:
+        """The rows and columns among what it reads."""
+        return tuple(one for one in self.reads if one.is_vector and not one.single)
+
+    @property
     def value(self) -> Value:
         """An element of C, before it is rounded."""
         return self._sum if self.function is None else _over(self.function, self._sum)

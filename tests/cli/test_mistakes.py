@@ -91,9 +91,10 @@ import tilewright as tw
             "There is no file 'nowhere.jsonl'.\n  Hint: a search writes it; --file names another.\n",
         ),
         (("export", "--output", "x", "--size", "0"), 1, "A result of 0 x 0 needs no kernel."),
-        (("tune", "64x64", "64", "64"), 2, "a problem is M N K, three numbers from 1 on, or one word"),
-        (("tune", "64", "64"), 2, "a problem is M N K, three numbers from 1 on, or one word"),
-        (("tune", "0"), 2, "a problem is M N K, three numbers from 1 on, or one word"),
+        (("tune", "64x64", "64", "64"), 2, "'64x64x64x64' is not a size: write 256 for 256 x 256 x 256"),
+        (("tune", "64", "64"), 2, "two numbers are no size: write M N K, one N, or MxNxK"),
+        (("plan", "64", "64"), 2, "two numbers are no size: write M N K, one N, or MxNxK"),
+        (("tune", "0"), 2, "M, N and K are numbers from 1 on"),
         (("export", "4096", "-o", "x"), 1, "There is no rung '4096'.\n  Hint: a size goes behind --size: --size 4096."),
         (
             ("export", "worklog/6", "-o", "/dev/null/x"),

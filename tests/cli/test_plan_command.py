@@ -24,6 +24,11 @@ def test_every_launch_is_told_in_a_line(cli: Cli) -> None:
     assert "split_k=" in ran.out and ran.out.count(" us: ") == 1 and max(map(len, lines)) <= 100
 
 
+def test_a_size_is_one_word_or_three(cli: Cli) -> None:
+    assert cli("plan", "64", "48", "8192").out == cli("plan", "64x48x8192").out
+    assert cli("plan", "64").out == cli("plan", "64x64x64").out
+
+
 def test_pieces_have_a_bound_and_a_condition(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     ran = cli("plan", "4096", "--precision", "f32_emulated", "--orders", "nt")

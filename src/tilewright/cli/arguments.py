@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from tilewright.cli.output import AsJson as AsJson
+from tilewright.cli.sizes import parse_size
 from tilewright.errors import UnknownName
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Rung
@@ -92,23 +93,6 @@ def chosen_problem(text: str, size: str | None, *, default: str = DEFAULT_SIZE, 
 def formats_of(name: str | None) -> FormatOptions:
     """The formats that `--dtype` asks for; none for None, which leaves those of the rung."""
     return {} if name is None else format_options(name)
-
-
-def parse_size(text: str, option: str = "--size") -> tuple[int, int, int]:
-    """M, N and K from "256" or "512x256x64"; `option` is who said so.
-
-    >>> parse_size("256"), parse_size("512x256x64")
-    ((256, 256, 256), (512, 256, 64))
-    """
-    parts = re.split(r"[x×*,]", text.strip().lower())
-    if len(parts) not in (1, 3) or not all(re.fullmatch(r"\s*\d+\s*", part) for part in parts):
-        raise typer.BadParameter(
-            f"{text!r} is not a size: write 256 for 256 x 256 x 256, or 512x256x64 for M x N x K.",
-            param_hint=f"'{option}'",
-        )
-    m, *rest = (int(part) for part in parts)
-    n, k = rest or (m, m)
-    return m, n, k
 
 
 def chosen_rungs(ladder: Sequence[Rung], text: str | None) -> list[Rung]:

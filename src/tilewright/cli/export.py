@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, chosen_rung, complete_rung, formats_of, parse_size
+from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, chosen_rung, complete_rung, formats_of
+from tilewright.cli.sizes import parse_size
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.epilogue import Epilogue

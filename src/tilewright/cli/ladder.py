@@ -20,9 +20,9 @@ from tilewright.cli.arguments import (
     chosen_ladder,
     chosen_rungs,
     formats_of,
-    parse_size,
 )
 from tilewright.cli.ladder_view import print_ladder
+from tilewright.cli.sizes import parse_size
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.report.collect import collect_ladder, target_for
 from tilewright.runtime.cubin_cache import CubinCache

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, parse_size
+from tilewright.cli.arguments import AsJson
+from tilewright.cli.sizes import size_of_words
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.errors import TilewrightError
 from tilewright.frontend.asking import plan as plan_of
@@ -25,7 +26,9 @@ EXAMPLES = (
 
 
 def plan(
-    size: Annotated[str, typer.Argument(metavar="N|MxNxK", help="The size of the problem.")],
+    size: Annotated[str, typer.Argument(metavar="M", help="Rows of A and C; or all sizes, N or MxNxK.")],
+    columns: Annotated[int | None, typer.Argument(metavar="N", min=0, help="Columns of B and C.")] = None,
+    depth: Annotated[int | None, typer.Argument(metavar="K", min=0, help="Columns of A, rows of B.")] = None,
     dtype: Annotated[str, typer.Option(metavar="FORMAT", help="f32, f16, bf16, tf32 or complex64.")] = "f32",
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help=f"Of f32 operands: {', '.join(PRECISIONS)}.")
@@ -50,7 +53,7 @@ def plan(
         if precision not in ("default", dtype):
             raise typer.BadParameter(f"--dtype {dtype} is --precision {dtype} of f32 operands, not {precision}.")
         dtype, precision = "f32", dtype
-    m, n, k = parse_size(size, "SIZE")
+    m, n, k = size_of_words(size, columns, depth, "SIZE")
     if not m * n:
         raise TilewrightError(
             f"A product of {m} x {n} results takes no time: nothing is launched.", hint="a larger size."

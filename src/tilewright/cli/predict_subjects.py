@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from tilewright.cli.arguments import chosen_problem, formats_of, parse_size
+from tilewright.cli.arguments import chosen_problem, formats_of
+from tilewright.cli.sizes import parse_size
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.frontend.predicting import predict_precision

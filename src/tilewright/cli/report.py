@@ -18,9 +18,9 @@ from tilewright.cli.arguments import (
     chosen_ladder,
     chosen_rungs,
     formats_of,
-    parse_size,
 )
 from tilewright.cli.page_files import check_writable
+from tilewright.cli.sizes import parse_size
 from tilewright.report.collect import target_for
 from tilewright.report.page import collect_page, require_plotly, write_page
 from tilewright.runtime.cubin_cache import CubinCache

@@ -6,7 +6,6 @@ This file has the options alone: what they need is imported while the GPU is ope
 from __future__ import annotations
 
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.output import AsJson
+from tilewright.cli.sizes import size_of_words
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.tuner import first
@@ -43,13 +43,10 @@ def _sizes(text: str, n: int | None, k: int | None) -> tuple[int, int, int]:
             f"{text!r} is a schedule: tune searches the library's kernels for one problem, M N K.",
             hint=f"`tilewright search {text}` searches the parameters of a schedule.",
         )
-    given = re.split("[x×*,]", text.lower()) if n is None else [text, str(n), str(k)]
-    if len(given) not in (1, 3) or not all(re.fullmatch(r"0*[1-9]\d*", one) for one in given):
-        raise typer.BadParameter(
-            "a problem is M N K, three numbers from 1 on, or one word: 4096 for 4096 x 4096 x 4096, 4096x14336x4096."
-        )
-    rows, columns, depth = (int(one) for one in (given if len(given) == 3 else 3 * given))
-    return rows, columns, depth
+    sizes = size_of_words(text, n, k, "M")
+    if not all(sizes):
+        raise typer.BadParameter("there is nothing to tune without products: M, N and K are numbers from 1 on.")
+    return sizes
 
 
 def tune(

@@ -27,7 +27,7 @@ def to_json(schedule: Schedule) -> str:
 
     >>> from tilewright.schedule import Unroll
     >>> to_json(Schedule(Unroll("k")))
-    '[{"step": "Unroll", "loop": "k"}]'
+    '[{"step": "Unroll", "loop": "k", "blocks": 0}]'
     """
     return json.dumps(to_data(schedule))
 

@@ -4,9 +4,10 @@ of its own.
     python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json [LADDER ...]
     python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json calls
 
-`calls`: those of the library that `sanitized_calls.py` makes, through PyTorch, in place of a ladder, shared out to
-several processes of each tool. Not by initcheck, which does not see what TMA stores and takes each result in new memory
-for unwritten: of a product in f16 that was right in every element too. In a ladder's C there are values before.
+`calls`: those of the library that `sanitized_calls.py` makes, through PyTorch, in place of a ladder, in a run of their
+own, shared out to several processes of each tool. Not by initcheck, which does not see what TMA stores and takes each
+result in new memory for unwritten: of a product in f16 that was right in every element too. In a ladder's C there are
+values before.
 
 The problem has edges in all three dimensions, and a C that is read. What a tool finds, it prints; the record says how
 many kernels ran, how many results were wrong, and the summary of each tool.
@@ -173,7 +174,7 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join([*LADDERS, CALLS]))
     asked.add_argument("--out", type=Path, help="the record, to which runs of other ladders belong too")
-    asked.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
+    asked.add_argument("--tools", nargs="+", choices=TOOLS, help=f"default: all; of {CALLS}, all but initcheck")
     asked.add_argument("--seconds", type=float, default=540.0, help="of each tool")
     asked.add_argument(
         "--processes",
@@ -184,8 +185,10 @@ def main() -> int:
     asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
     asked.add_argument("--share", type=int, default=0, help="with --run: of which process")
     told = asked.parse_args()
-    if CALLS in told.ladders:
-        told.tools = [tool for tool in told.tools if tool != "initcheck"]
+    if told.tools is None:
+        told.tools = [tool for tool in TOOLS if tool != "initcheck" or CALLS not in told.ladders]
+    if CALLS in told.ladders and ("initcheck" in told.tools or len(told.ladders) > 1):
+        asked.error(f"{CALLS} go in a run of their own, without initcheck, which does not see what TMA stores")
     if (problem := gpu_problem()) is not None:
         asked.exit(2, f"{problem}\n")
     if told.run:

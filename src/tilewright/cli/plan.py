@@ -53,7 +53,7 @@ def plan(
         if precision not in ("default", dtype):
             raise typer.BadParameter(f"--dtype {dtype} is --precision {dtype} of f32 operands, not {precision}.")
         dtype, precision = "f32", dtype
-    m, n, k = size_of_words(size, columns, depth, "SIZE")
+    m, n, k = size_of_words(size, columns, depth, "M")
     if not m * n:
         raise TilewrightError(
             f"A product of {m} x {n} results takes no time: nothing is launched.", hint="a larger size."

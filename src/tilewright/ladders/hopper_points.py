@@ -24,7 +24,7 @@ from tilewright.kernels.wgmma_presets import (
 from tilewright.kernels.wgmma_steps import WgmmaTile
 from tilewright.ladders.rung import Choices, Point
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Schedule, Specialize
+from tilewright.schedule import Schedule
 
 SHAPES = ((128, 128), (128, 192), (128, 256), (256, 128))
 """Rows and columns of tiles that the cooperative rungs are searched over."""
@@ -78,9 +78,7 @@ def around(
 def choices_of(configurations: Callable[[], Iterator[WgmmaConfig]], **options: Any) -> Choices:
     """Whole kernels as points."""
     return Choices(
-        lambda: map(point_of, configurations()),
-        lambda gemm, point: as_timed(config_at(gemm, point).schedule(gemm)),
-        **options,
+        lambda: map(point_of, configurations()), lambda gemm, point: config_at(gemm, point).schedule(gemm), **options
     )
 
 
@@ -120,8 +118,3 @@ def of_best() -> Iterator[WgmmaConfig]:
     yield persistent(128, 128, 2, subtile=0, ping_pong=True)
     for m, n, blocks in product(SKINNY_ROWS, SKINNY_COLUMNS, (1, 2)):
         yield skinny(m, n, blocks=blocks)
-
-
-def as_timed(schedule: Schedule) -> Schedule:
-    """The schedule of a rung, whose warpgroups end together, as when its record was made (record 0080)."""
-    return Schedule(*(replace(one, apart=0) if isinstance(one, Specialize) else one for one in schedule.steps))

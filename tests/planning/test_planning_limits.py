@@ -189,6 +189,15 @@ def test_b_of_skinny_groups_leaves_first(rows: int, hint: str) -> None:
     assert isinstance(first, WgmmaConfig) and first.evict_first == hint
 
 
+@pytest.mark.parametrize("rows", [150, 177, 210, 240])
+def test_tiles_of_small_groups_are_not_as_high_as_their_mean(rows: int) -> None:
+    """Groups of any size up to twice the mean fill 128 rows twice as often as 192, or clusters of 256 (record 0085)."""
+    gemm = Gemm(64 * rows, 2048, 4096, BF16, b=Order.COL, out=BF16)
+    request = Request(gemm, alignment_of(gemm), groups=Groups(64, "m", 2048 * 4096))
+    first = next(ragged._by_tma(request, H200)).kernel
+    assert isinstance(first, WgmmaConfig) and first.m * first.cluster_m == 128
+
+
 def test_large_groups_stage_more_of_c_beside_a_shorter_ring() -> None:
     """Ping-pong of as many columns as a thread has registers for, two stages of 32 and a ring of four: 0070, 0078."""
     gemm = Gemm(8192, 14336, 4096, BF16, b=Order.COL, out=BF16)

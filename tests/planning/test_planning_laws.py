@@ -498,16 +498,20 @@ def test_a_plan_gets_what_the_leaves_say_that_it_reaches(values: list[float]) ->
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 255, 256, 257, 319, 320, 1000])
-def test_a_kernel_of_small_groups_is_chosen_for_fewer_and_more_rows_as_well(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "fewer", "more"), [(1, 1, 2), (7, 4, 10), (8, 4, 12), (127, 64, 190), (128, 64, 192), (512, 448, 576)]
+)
+def test_a_kernel_of_small_groups_is_chosen_for_fewer_and_more_rows_as_well(rows: int, fewer: int, more: int) -> None:
     typical = Gemm(rows, 64, 64, BF16)
     found = groups._sizes_of(typical, "m")
-    if rows <= 256:
-        sizes = [rows, max(1, round(rows / 2)), round(rows * 1.5)]
-        assert [(share, one.m) for share, one in found] == list(zip((0.25, 0.375, 0.375), sizes, strict=True))
-    else:
-        assert [(share, one.m) for share, one in found] == [(1.0, round(rows / 128) * 128)]
-    assert groups._sizes_of(typical, "k") == ((1.0, typical),)
+    assert [one.m for _, one in found] == [rows, fewer, more]
+    assert [share for share, _ in found] == pytest.approx([0.4, 0.3, 0.3])
+
+
+@pytest.mark.parametrize(("rows", "along"), [(513, "m"), (1000, "m"), (64, "k"), (1000, "k")])
+def test_other_groups_are_priced_as_they_are(rows: int, along: str) -> None:
+    typical = Gemm(rows, 64, 64, BF16)
+    assert groups._sizes_of(typical, along) == ((1.0, typical),)
 
 
 def test_large_groups_may_end_anywhere_and_only_ping_pong_hides_the_search_for_the_next() -> None:

@@ -324,16 +324,16 @@ _KEPT_C_BYTES = 100 << 20
 fresh problems took 0.956 to 1.055 of the time with it, 1.004 in the mean."""
 
 
-def leaves_first(c: Any, gemm: Gemm, count: int = 1) -> Any:
+def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) -> Any:
     """The operands whose lines leave the L2 first: that of which each tile is read by one or two neighbours, and a C
     that the L2 does not hold, where each store has whole lines: what is left of one would be written on its own. count:
-    of such problems.
+    of such problems. readers: rows of tiles whose blocks are neighbours in time.
 
     H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x 4096 15.7 and 16.4; 197
     x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1. Of C: record 0064.
     """
     rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
-    b_once = (rows == 1) | ((rows <= _READERS) & (c.raster_rows >= _READERS))
+    b_once = (rows == 1) | ((rows <= readers) & (c.raster_rows >= readers))
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
     whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
     large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES

@@ -31,11 +31,12 @@ from tilewright.kernels.wgmma_presets import (
     persistent,
     skinny,
 )
+from tilewright.ladders import find_rung
 from tilewright.ladders.hopper_points import of_best as configurations
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
-from tilewright.schedule import Reorder, Schedule, Split, Tensorize
+from tilewright.schedule import Reorder, Schedule, Specialize, Split, Tensorize
 from tilewright.toolchain import Build, build, run_on_simulator
 
 H200 = device("H200")
@@ -247,3 +248,15 @@ def test_the_budgets_of_two_blocks_are_those_that_an_sm_has() -> None:
         wanted = 128 * (copies + (threads // 128 - 1) * multiplies)
         assert wanted <= 65536 // blocks // threads // 8 * 8 * threads, point
         assert blocks == (2 if point.m * point.n <= SMALL_TILE else 1)
+
+
+@pytest.mark.parametrize(
+    ("rung", "sizes", "apart"),
+    [("best", (4096, 4096, 4096), 3), ("best", (8192, 8192, 512), 0), ("6", (4096, 4096, 4096), 0)],
+)
+def test_cooperative_warpgroups_of_the_top_rung_end_one_after_the_other(
+    rung: str, sizes: tuple[int, int, int], apart: int
+) -> None:
+    """Ping-pong has a tile for each of them."""
+    schedule = find_rung(f"hopper/{rung}").schedule(Gemm(*sizes, BF16, out=BF16))
+    assert [one.apart for one in schedule.steps if isinstance(one, Specialize)] == [apart]

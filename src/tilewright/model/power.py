@@ -27,7 +27,7 @@ INSTRUCTION_PJ = 18.7
 L2_PJ = 23.4
 """Of a byte that an SM loads from L2, at the boost clock: its way, and its store to shared memory."""
 
-DRAM_PJ = 20.6
+DRAM_PJ = 20.9
 """Of a byte of DRAM, at any clock of the SMs. Published for HBM2: 31 (O'Connor et al., MICRO 2017)."""
 
 IDLE_SHARE = 1 / 7

@@ -127,8 +127,8 @@ def _typical(gemm: Gemm, groups: Groups) -> Gemm:
 
 def _largest(typical: Gemm, groups: Groups) -> Gemm:
     """A group as large as most are at most. Where some have a second row of tiles, B is read by blocks that are no
-    neighbours in time. H200, bf16, B first out of the L2: groups of 16 rows on the average 1.2 to 1.5 % faster (two
-    problems), nine of 64 to 320 0.92 to 1.03 of the speed, 0.975 in the mean (record 0085)."""
+    neighbours in time. H200, bf16, B first out of the L2: two problems of 16 rows on the average 1.013 and 1.015 of the
+    speed, 13 of 60 to 320 rows 0.93 to 1.03, 0.984 in the mean (record 0085)."""
     return replace(typical, m=ceil_div(3 * typical.m, 2)) if groups.along == "m" else typical
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.model.time import predict_seconds
 from tilewright.planning.cost.block_clocks import CORRECTED_WAVEFRONT_CLOCKS, blocks_per_sm
 from tilewright.planning.cost.launches import Around
@@ -32,10 +31,6 @@ choice is 1.010 of the best measured, and 1.018 without this (record 0078)."""
 _UNEVEN = 0.25
 """How much it counts that large groups may end anywhere in their last row of tiles, or of clusters of them: half of it
 is empty then."""
-
-_FLAT = 1.07
-"""Times of a tile of 64 rows, whose blocks ask the L2 for a tile of B each, as those of no other product of as few rows
-do. H200, bf16: seven such kernels of five problems take 1.0 to 1.27 of their estimates, others 0.85 to 1.02."""
 
 _TIE, _WASTED = 0.05, 0.02
 """How much of the time of the SMs counts where memory takes longer, and how much rows of tiles that a group does not
@@ -57,8 +52,7 @@ def tma_groups_seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSp
     seconds[near] = sum(share * one_s * (1 + _WASTED * _rows_asked(some, one) / one.m) for share, one, one_s in times)
     if groups.along == "m" and typical.m > _SMALL_GROUP:
         seconds = seconds * (1 + _UNEVEN * c.m * c.cluster_m / 2 / typical.m)
-    flat = (c.m == INSTRUCTION_ROWS) & (c.swap_ab == 0)
-    return seconds * np.where(c.ping_pong > 0, 1.0, _IN_TURN) * np.where(flat, _FLAT, 1.0)
+    return seconds * np.where(c.ping_pong > 0, 1.0, _IN_TURN)
 
 
 _LOOKED_AT = 64

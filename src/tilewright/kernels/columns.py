@@ -82,6 +82,9 @@ class Columns:
         made.update(taken)
         return made[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__ or name in self._kept or name in self._late
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self._kept, *self.__dict__, *self._late)))
@@ -219,6 +222,11 @@ class Columns:
         if found is None:
             found = self._facts[key] = compute(self)
         return found
+
+
+def has_column(c: Any, name: str) -> bool:
+    """Whether configurations, or one, have a column."""
+    return name in c if type(c) is Columns else hasattr(c, name)
 
 
 def _numbers(column: Any) -> Any:

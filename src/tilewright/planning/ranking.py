@@ -316,7 +316,8 @@ def _behind_each(
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     """Places of the wgmma kernels that read the operands as they lie behind a packing."""
-    return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
+    read = behind_packing(gemm, "wgmma", way)
+    return np.flatnonzero(c.fact(("reads", read.a, read.b), lambda kept: wgmma.reads(kept, read)))
 
 
 def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, list[int], Packing]]:

@@ -12,6 +12,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.cost.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.cost.exchange import filled_sms, shared_out, streams_k
@@ -73,7 +74,7 @@ def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) ->
         if len(many):
             c, blocks, parts, split = c[many], blocks[many], parts[many], split[many]
     whole = split == 1
-    steps = tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
+    steps = tiles_along(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), parts)
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     # Without split-K too: a call may have no workspace, or one order of summation.

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.columns import Column, Columns, has_column
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_scales import columns_of, fragments_of, promotes_in_turn, rows_of, sharing
 from tilewright.kernels.wgmma_steps import (
@@ -162,7 +162,7 @@ def constants(dtype: DType) -> Constants:
 
 def blocks_together(c: Any) -> Column:
     """Blocks that share an SM; a table of `wgmma_core` has them as a column."""
-    return c.per_sm if "per_sm" in getattr(c, "names", ()) else np.maximum(1, wgmma.blocks_per_sm(c))
+    return c.per_sm if has_column(c, "per_sm") else np.maximum(1, wgmma.blocks_per_sm(c))
 
 
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:

@@ -232,19 +232,18 @@ def ranked(
         sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-        if kind == "simt":
-            sources = [reduce(Columns.beside, [rows for rows in sources if len(rows)])]
-        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
-            sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
         sources = [rows for rows in sources if len(rows)]
         if not sources:
             continue
         joint = reduce(Columns.beside, sources)
+        ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
+        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
+            kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count)
+            joint, ends = joint[kept], kept.searchsorted(ends).tolist()
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         elif kind == "simt" and spec.compute_capability == FITTED_FOR:
             joint = with_simt_options(joint, gemm, spec, count)
-        ends = list(accumulate(map(len, sources)))
         behind = _behind_each(kind, joint, ends, ways, gemm)
         tables += _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
     tables += _priced_together("wgmma", _options_of_best(tables, gemm, count), gemm, spec, alignment, count)

@@ -15,7 +15,7 @@ from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
 from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
-from tilewright.planning.cost.gemv import gemv_seconds, read_seconds, sm_seconds
+from tilewright.planning.cost.gemv import NOMINAL, dram_seconds, gemv_seconds, overlapped, sm_seconds, times_of_memory
 from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
@@ -121,11 +121,13 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
     candidates = list(fitting(gemm, facts, split))
     if not candidates:
         return None
+    dram = dram_seconds(gemm, NOMINAL, count)
 
     def rank(one: GemvConfig) -> tuple[int, int, float]:
         """Of kernels that are about as fast the one whose blocks read the skinny operand least often."""
-        told = round(_STEPS_OF_TIME * log(read_seconds(one, gemm, count=count)))
-        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), sm_seconds(one, gemm, count=count)
+        busy = sm_seconds(one, gemm, count=count)
+        told = round(_STEPS_OF_TIME * log(overlapped(dram * times_of_memory(one, gemm), busy)))
+        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), busy
 
     best = min(candidates, key=rank)
     parts = best.parts(gemm)

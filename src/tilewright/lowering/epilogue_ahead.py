@@ -17,8 +17,8 @@ from functools import cached_property
 from math import prod
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.register_budgets import MAX_REGISTERS, register_budgets
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.visit import substitute

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Ref, Var
 from tilewright.ir.finish import as_f32
 from tilewright.ir.program import Axis
 from tilewright.ir.stmt import Alloc, Body, For, Move

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program

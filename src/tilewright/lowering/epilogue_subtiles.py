@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.async_stmt import CommitStores, FenceProxy, StoreMatrices, TensorMap, TmaStore, WaitStores
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move

@@ -7,8 +7,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.ir.async_stmt import TeamBarrier
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.expr import ZERO, Const, Expr, Ref, Var
 from tilewright.ir.program import GROUP_LANES, Axis, Program
 from tilewright.ir.tiles import Tile
 from tilewright.layout.arrangement import SwizzleAtoms

@@ -12,6 +12,7 @@ from tilewright.dtypes import F32, FP8_FORMATS, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
+from tilewright.kernels.gemv_body import gemv_kernel
 from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
@@ -64,7 +65,7 @@ class Skinny:
     def kernel(self) -> Kernel:
         """The kernel for every problem of the same `key`."""
         config = replace(self.config, split_k=min(self.parts, 2))
-        return config.kernel(self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
+        return gemv_kernel(config, self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
 
     def grid(self, kernel: Kernel) -> tuple[int, int, int]:
         """Blocks along x, y, z."""

@@ -40,9 +40,9 @@ def promising(
     """Places of kernels, with split-K, whose busiest SM has little more work than that of the best of their table.
     ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of."""
     if kind == "wgmma":
-        work, whole, most = *_work_of_wgmma(c, gemm, spec, count), _MOST_WORK
+        (work, whole), most = _work_of_wgmma(c, gemm, spec, count), _MOST_WORK
     else:
-        work, whole, most = *_clocks_of_warps(kind, c, gemm, spec, loads_bytes, count), _MOST_CLOCKS
+        (work, whole), most = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count), _MOST_CLOCKS
     kept = np.empty(len(c), dtype=bool)
     for start, end in pairwise((0, *ends)):
         mine, alone = work[start:end], whole[start:end]
@@ -52,7 +52,9 @@ def promising(
     return kept.nonzero()[0]
 
 
-def _clocks_of_warps(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> Any:
+def _clocks_of_warps(
+    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int
+) -> tuple[Any, Any]:
     """Clocks of the busiest SM, and which kernels have no split-K."""
     split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n)
@@ -77,7 +79,7 @@ _START_CLOCKS = 5000
 """Of a launch, and of the first and the last of a block."""
 
 
-def _work_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
+def _work_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> tuple[Any, Any]:
     """Work of the busiest SM, and which kernels have no split-K."""
     split = c.split_k
     parts = split * c.cluster_k

@@ -161,7 +161,7 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     """What the trees ask about that know a problem alone."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
-    sizes = np.log2(np.maximum(1.0, (read.m, read.n, read.k, count * read.flops, moved_bytes))).tolist()
+    sizes = (log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
     return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 

@@ -13,7 +13,6 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.planning.cost.correction import Trees
-from tilewright.planning.cost.exchange import exchange_clocks
 from tilewright.planning.cost.wgmma_terms import (
     L2_BYTES_PER_SECOND,
     Timed,
@@ -57,7 +56,7 @@ def sized_features(
         *(np.minimum(c.raster_rows, rows) / rows, rows * c.m / m, columns * c.n / n),
         *(memory / seconds, timed.steps * clocks * waves / clock_hz / seconds, np.log2(seconds)),
         *sizes,
-        *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
+        *(c.exchange / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
         *(*_asked_of_l2(c, timed, gemm, seconds), log2(rows_begin_at(gemm, "C"))),
     )

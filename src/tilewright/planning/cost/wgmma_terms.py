@@ -272,7 +272,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the
     boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. crowd: times of a block's clocks where
     several share an SM. parted: bytes that memory moves more for a row of C where two tiles meet; cut: for an element
-    of C whose rows begin inside sectors. whole, part: clocks of an epilogue that stores C, or a part; between: the
+    of C whose rows begin inside sectors. exchange: seconds in which blocks of a cluster exchange sums. whole, part:
+    clocks of an epilogue that stores C, or a part; between: the
     share of one that lies between two tiles. start: microseconds of a launch, infinite of kernels that a device or the
     operands rule out. uneven_waves: `_uneven`. All are floats, and sizes as well: NumPy converts integers at each
     operation.
@@ -311,6 +312,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "cut": _CUT_BYTES * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used) + by_warps / _ROW_BYTES_PER_CLOCK,
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
+            "exchange": exchange_clocks(c) / spec.tensor_clock_mhz / 1e6,
             "between": 1 - used.hidden * c.persistent,
             "start": np.where(runs, used.launch + used.persistent * c.persistent, np.inf),
             "uneven_waves": np.where(apart, np.where(c.persistent > 0, np.inf, 1.0), 0.0),

@@ -21,6 +21,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS, OPERAND_DTYPES, Array, DType
 from tilewright.errors import CompileError, LaunchError, ProblemError, ScheduleError
 from tilewright.html_text import code, folded
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import BATCH, GROUPS, MOST_GROUPS, PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
@@ -203,7 +204,7 @@ def _check_suits(built: Build, gemm: Gemm) -> None:
     if [(one.dtype, one.order) for one in gemm.matrices] != [(one.dtype, one.order) for one in built.gemm.matrices]:
         raise ProblemError(f"{built.name} was built for {built.gemm}, and the operands are {gemm}.", hint=hint)
     for dim in sorted(built.variant.exact):
-        tile = built.program.cluster_tile(dim)
+        tile = cluster_tile(built.program, dim)
         if gemm.size(dim) % tile:
             raise ProblemError(
                 f"{built.name} was built for {built.gemm}, with no edges along {dim}, and {dim} = {gemm.size(dim)} is "

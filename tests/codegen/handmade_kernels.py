@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dtypes import F32, I64, DType
-from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import (
     ONE,
     ZERO,
@@ -13,6 +13,7 @@ from tilewright.ir.expr import (
     Fma,
     Load,
     Op,
+    Ref,
     Select,
     Var,
     as_expr,

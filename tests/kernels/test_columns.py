@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.kernels.columns import Columns, Deferred
+from tilewright.kernels.columns import Columns, Deferred, has_column
+from tilewright.kernels.simt import SimtConfig
 
 
 def kept(*values: int) -> Columns:
@@ -48,3 +49,27 @@ def test_a_deferred_column_is_made_of_the_rows_that_are_left() -> None:
     joint = table[[0, 2]].beside(table[[1]])
     assert not asked
     assert list(joint[[1]].half) == [16] and asked == [1]
+
+
+def test_facts_of_a_kept_table_are_columns_of_its_rows_found_once() -> None:
+    found: list[int] = []
+
+    def facts(whole: Columns) -> dict[str, object]:
+        found.append(len(whole))
+        return {"half": whole.m / 2, "same": 7.0}
+
+    table = kept(8, 16, 32)
+    for rows, halves in (([2, 0], [16, 4]), ([1], [8])):
+        c = table[rows].with_facts("facts", facts)
+        assert (c.half.tolist(), c.same.tolist()) == (halves, [7.0] * len(rows))
+    assert found == [3] and "half" not in table
+    given = table[[1, 2]].with_columns(half=np.array([1, 2])).with_facts("facts", facts)
+    assert given[[1]].m.tolist() == [32]
+
+
+def test_what_columns_there_are() -> None:
+    table = kept(8, 16)
+    rows = table[[1]].with_columns(late=Deferred(lambda c: c.m), split_k=np.array([2]))
+    assert all(name in rows for name in ("m", "late", "split_k")) and "stages" not in rows
+    assert has_column(rows, "m") and not has_column(rows, "stages")
+    assert has_column(SimtConfig(), "stages") and not has_column(SimtConfig(), "ping_pong")

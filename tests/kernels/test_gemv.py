@@ -19,6 +19,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, Move, ShuffleAdd
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.gemv_body import gemv_kernel
 from tilewright.kernels.gemv_space import Facts, fitting, registers, shared_bytes
 from tilewright.kernels.skinny import is_k_major, long_of
 from tilewright.planning.cost.gemv import sm_seconds
@@ -103,7 +104,7 @@ def test_up_to_sixteen_rows_of_two_bytes(dtype: DType, orders: str) -> None:
         operands = make_operands(gemm)
         for config in list(fitting(gemm, facts))[::5]:
             assert config.reasons_against(gemm) == ()
-            result = gemm.out.decode(view(gemm, "C", simulate(config.kernel(gemm), operands).c))
+            result = gemm.out.decode(view(gemm, "C", simulate(gemv_kernel(config, gemm), operands).c))
             assert check(operands, result).ok, config
 
 
@@ -116,7 +117,7 @@ def test_every_configuration_of_a_problem_is_right(orders: str) -> None:
         operands = make_operands(gemm)
         for config in list(fitting(gemm, facts))[::7]:
             assert config.reasons_against(gemm) == ()
-            result = gemm.out.decode(view(gemm, "C", simulate(config.kernel(gemm), operands).c))
+            result = gemm.out.decode(view(gemm, "C", simulate(gemv_kernel(config, gemm), operands).c))
             assert check(operands, result).ok, config
 
 
@@ -154,7 +155,7 @@ def test_strided_operands_and_offsets_of_64_bits() -> None:
     operands = make_operands(gemm)
     for near in (True, False):
         config = next(iter(fitting(gemm, Facts(16, 16, near))))
-        kernel = config.kernel(gemm)
+        kernel = gemv_kernel(config, gemm)
         assert kernel.variant.near is near
         assert check(operands, gemm.out.decode(view(gemm, "C", simulate(kernel, operands).c))).ok
 
@@ -213,7 +214,7 @@ def test_each_barrier_and_each_shuffle_counts(orders: str) -> None:
     shape = {"outputs": 2, "warps_k": 1, "steps": 4} if is_k_major(gemm) else {}
     config = replace(config, chunk=1024, **shape)
     assert config.reasons_against(gemm) == ()
-    kernel = config.kernel(gemm)
+    kernel = gemv_kernel(config, gemm)
     right = simulate(kernel, operands).c
     barriers = sum(isinstance(stmt, Barrier) for _, stmt in walk(kernel.body))
     assert barriers == 3

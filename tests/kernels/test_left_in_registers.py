@@ -13,7 +13,8 @@ from tilewright import BF16, F32, TF32, Gemm, Order
 from tilewright.dtypes import TF32_TRUNCATED
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ArriveBarrier, WaitBarrier, Wgmma, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Ref
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import walk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
 from tilewright.ir.visit import simplify
 

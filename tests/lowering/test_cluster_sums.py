@@ -12,8 +12,7 @@ from tests.lowering.work_items import check_batch
 from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.errors import LoweringError, ScheduleError, SimulationError
 from tilewright.ir.async_stmt import ClusterBarrier, InitBarrier, StoreAsync, WaitBarrier
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, as_expr
+from tilewright.ir.expr import ZERO, Ref, as_expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import RasterOrder
 from tilewright.ir.stmt import Barrier, Body, Move, Stmt

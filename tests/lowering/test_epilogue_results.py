@@ -12,8 +12,8 @@ from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Ref
 from tilewright.ir.stmt import Alloc, ShuffleAdd
 from tilewright.ir.verify import BrokenRule, verify
 from tilewright.ir.visit import rewrite, walk

@@ -9,8 +9,8 @@ import pytest
 
 from tests.lowering.scalar_runs import Thread
 from tilewright.dtypes import F32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Const, Expr, Ref, Var
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Move

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.lowering.scalar_runs import Thread
 from tilewright.dtypes import F32, I32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Const, Expr, Var, as_expr, binary, ceil_div
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Const, Expr, Ref, Var, as_expr, binary, ceil_div
 from tilewright.ir.expr import Op as Operator
 from tilewright.ir.kernel import FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, OWN_RANK, SHARD_STARTS, SHARDS
 from tilewright.ir.program import Axis, RasterChoice, RasterOrder

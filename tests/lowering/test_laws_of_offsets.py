@@ -11,8 +11,8 @@ import pytest
 
 from tests.lowering.scalar_runs import Thread
 from tilewright.dtypes import F16
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Op, Var, as_expr, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Op, Ref, Var, as_expr, binary
 from tilewright.ir.ranges import Interval
 from tilewright.ir.stmt import Alloc, Body, Carried, CommitCopies, For, If, Let, LoadMatrices, Move, Steady, Stmt
 from tilewright.ir.visit import exprs_of, substitute, variables, walk

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tilewright.dtypes import BF16, F32, DType
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.kernel import C_ODD
 from tilewright.kernels.wgmma_presets import persistent
 from tilewright.ladders import find_rung
@@ -67,7 +68,7 @@ def test_offsets_are_near_while_those_of_whole_tiles_fit_into_31_bits(orders: An
 
 def test_exact_sizes_are_multiples_of_what_a_cluster_covers() -> None:
     program = build(Gemm(128, 128, 16), find_rung("worklog/6")).program
-    tiles = {dim: program.cluster_tile(dim) for dim in ("m", "n", "k")}
+    tiles = {dim: cluster_tile(program, dim) for dim in ("m", "n", "k")}
     for more in product((-1, 0, 1), repeat=3):
         sizes = {dim: 2 * tile + extra for (dim, tile), extra in zip(tiles.items(), more, strict=True)}
         found = variant_for(program, Gemm(sizes["m"], sizes["n"], sizes["k"])).exact

@@ -8,8 +8,8 @@ from rung_runs import RUNGS, by_boxes, rungs, variants
 from tilewright.dtypes import F16, F32, I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import WaitBarrier
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Var, binary, real
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.ranges import Interval
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Steady, SyncWarp

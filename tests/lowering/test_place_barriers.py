@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.strategies import budget
 from tilewright.dtypes import F32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Var, binary
 from tilewright.ir.kernel import SAFE
 from tilewright.ir.program import Level
 from tilewright.ir.stmt import Barrier, Body, For, If, Move, Stmt

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TmaStore
 from tilewright.ir.buffer import Space
-from tilewright.ir.work import neighbours
+from tilewright.ir.clusters import neighbours
 from tilewright.problem import Gemm
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.reference import Operands, view

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Binary, Expr, Op, both
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Binary, Expr, Op, Ref, both
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Body, If, Move, Stmt
 from tilewright.ir.text import ExprText, stmt_text

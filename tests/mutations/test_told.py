@@ -19,8 +19,7 @@ from tests.mutations.broken import edited, in_memory, weaker
 from tilewright.dtypes import BF16
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import AsyncStmt, SharedMatrix, StoreMatrices
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Const
+from tilewright.ir.expr import Const, Ref
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Barrier, For, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.text import ExprText, stmt_text

@@ -28,7 +28,7 @@ def table(*kernels: WgmmaConfig) -> Columns:
 
 
 def timed(c: Columns, gemm: Gemm) -> Any:
-    return wgmma_terms.timed(c, gemm, H200, (gemm.m, gemm.n, gemm.k))
+    return wgmma_terms.timed(c, gemm, H200)
 
 
 def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_rows_of_c_that_begin_inside_sectors_meet_in_every_box(monkeypatch: pyte
 
     def seconds(columns: int) -> Any:
         gemm = problem(8192, columns, 64, "bf16", "NT")
-        return wgmma_terms.timed(c, gemm, slow, (gemm.m, gemm.n, gemm.k)).seconds
+        return wgmma_terms.timed(c, gemm, slow).seconds
 
     before, aligned = seconds(8200), seconds(8192)
     monkeypatch.setattr(wgmma_terms, "_CUT_BYTES", 0)
@@ -70,10 +70,10 @@ def test_warps_that_store_whole_rows_take_time_and_save_memory() -> None:
     c = table(*(replace(PLAIN, subtile=subtile, subtile_stages=1, stages=3) for subtile in (64, PLAIN.n)))
     for dram_gb_per_s, rows_are_faster in ((500, True), (1e9, False)):
         spec, gemm = replace(H200, dram_gb_per_s=dram_gb_per_s), problem(8192, 8200, 64, "bf16", "NT")
-        boxes, rows = wgmma_terms.timed(c, gemm, spec, (gemm.m, gemm.n, gemm.k)).seconds
+        boxes, rows = wgmma_terms.timed(c, gemm, spec).seconds
         assert (rows < boxes) == rows_are_faster
     aligned = problem(8192, 8192, 64, "bf16", "NT")
-    boxes, rows = wgmma_terms.timed(c, aligned, spec, (aligned.m, aligned.n, aligned.k)).seconds
+    boxes, rows = wgmma_terms.timed(c, aligned, spec).seconds
     assert rows <= boxes  # by TMA
 
 
@@ -86,7 +86,7 @@ def test_two_consumers_in_turn_hide_the_shorter_of_sum_and_epilogue(k: int) -> N
 
     def clocks_of_a_tile(columns: int) -> float:
         few, many = (
-            wgmma_terms.timed(c, gemm, fast, (gemm.m, gemm.n, gemm.k)).seconds[0]
+            wgmma_terms.timed(c, gemm, fast).seconds[0]
             for gemm in (problem(128 * 132 * turns, columns, k, "bf16", "NT") for turns in (8, 16))
         )
         return float(many - few) * fast.tensor_clock_mhz * 1e6 / 8
@@ -120,11 +120,11 @@ def test_neighbours_ask_once_for_what_they_share() -> None:
         replace(PLAIN, raster_rows=16, cluster=(1, 4)),
         replace(PLAIN, raster_rows=16, cluster_k=2),
     ]
-    c = table(*kernels).with_columns(stage_bytes=np.ones(len(kernels)))
+    c, row_bytes = table(*kernels), 128
     of = SimpleNamespace(rows=4, columns=8, blocks=1.0, steps=1.0)
-    scale = wgmma_terms.L2_BYTES_PER_SECOND
-    longer, both = wgmma_features._asked_of_l2(c, of, True, 1 / scale)
-    shorter, _ = wgmma_features._asked_of_l2(c, of, False, 1 / scale)
+    seconds = row_bytes / wgmma_terms.L2_BYTES_PER_SECOND
+    longer, both = wgmma_features._asked_of_l2(c, of, problem(512, 1024, 64, "bf16", "NT"), seconds)
+    shorter, _ = wgmma_features._asked_of_l2(c, of, problem(512, 512, 64, "bf16", "NT"), seconds)
     assert longer.tolist() == [64, 128, 64, 128, 128]
     assert shorter.tolist() == [128, 64, 128, 32, 128]
     assert both.tolist() == (longer + shorter).tolist()
@@ -154,14 +154,14 @@ def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, sl
     gemm = problem(4, 128 * n, 8192, "bf16", "NT")
     c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
     waves = timed(c, gemm).waves
-    late, early = wgmma_terms._uneven(c, np.array([n, n]), waves).tolist()
+    late, early = wgmma_terms._uneven(c, np.array([n, n]), waves, H200).tolist()
     assert late == 0 and (early > 0) is slower
 
 
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:
-    c = table(replace(PLAIN, raster_rows=16)).with_columns(stage_bytes=np.ones(1))
+    c, seconds = table(replace(PLAIN, raster_rows=16)), 128 / wgmma_terms.L2_BYTES_PER_SECOND
     of = SimpleNamespace(rows=1, columns=8, blocks=1.0, steps=1.0)
-    longer, _ = wgmma_features._asked_of_l2(c, of, True, 1 / wgmma_terms.L2_BYTES_PER_SECOND)
+    longer, _ = wgmma_features._asked_of_l2(c, of, problem(64, 1024, 64, "bf16", "NT"), seconds)
     assert longer.tolist() == [128]
 
 

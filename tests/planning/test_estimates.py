@@ -339,3 +339,11 @@ def test_no_thread_of_mma_sync_copies_more_than_the_caches_of_instructions_hold(
             a, b = (16 if name in config.packed else least for name, least in (("A", alignment.a), ("B", alignment.b)))
             copies = 2 * kernel.k * (kernel.m / min(16, a) + kernel.n / min(16, b)) / (32 * warps_of(kernel))
             assert copies < 64, config
+
+
+@pytest.mark.parametrize("orders", [(Order.ROW, Order.COL), (Order.COL, Order.ROW)])
+def test_fp8_of_rows_at_any_byte_is_priced_where_mma_sync_multiplies_it(orders: tuple[Order, Order]) -> None:
+    """On a GPU without wgmma `scaled_matmul` of an odd k asks for it."""
+    gemm = Gemm(513, 1001, 2049, E4M3, out=BF16, a=orders[0], b=orders[1])
+    least, best = next(iter(ranked(gemm, device("RTX 4090"), alignment_of(gemm))))
+    assert best.kernel.kind == "mma" and 0 < least < 1e4

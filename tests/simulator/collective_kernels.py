@@ -8,8 +8,8 @@ import numpy as np
 from simulated_kernels import A, C, at, kernel, loop, registers, shared, value
 
 from tilewright.dtypes import F16, F32, Array, DType
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import Expr, Ref, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Move, Stmt
 from tilewright.problem import Gemm, make_operands

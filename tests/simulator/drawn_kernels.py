@@ -17,8 +17,24 @@ from typing import Any
 from simulated_kernels import A, B, C, at, kernel, registers, shared
 
 from tilewright.dtypes import F32, I32
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import ONE, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, as_expr, both, real
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import (
+    ONE,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Lookup,
+    Op,
+    Ref,
+    Select,
+    Var,
+    as_expr,
+    both,
+    real,
+)
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, For, If, Let, Move, Stmt
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.dtypes import F32, DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Expr, Fma, Load, Op, Var, as_expr, both, ceil_div, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Expr, Fma, Load, Op, Ref, Var, as_expr, both, ceil_div, real
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.ir.visit import rewrite

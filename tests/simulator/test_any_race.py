@@ -14,8 +14,8 @@ from simulated_kernels import C, at, kernel, registers, shared
 from tests.strategies import budget
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import FenceProxy
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Binary, Cast, Const, Op, Var, as_expr
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Binary, Cast, Const, Op, Ref, Var, as_expr
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Move, Stmt
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Finding, Kind, simulate

@@ -9,8 +9,8 @@ import pytest
 from simulated_kernels import A, C, at, changed, kernel, less, loop, registers, shared, value, without
 
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Op, Select, Var, as_expr, binary, real
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Op, Ref, Select, Var, as_expr, binary, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Carried, CommitCopies, For, If, Move, Stmt, WaitCopies
 from tilewright.problem import Gemm, make_operands

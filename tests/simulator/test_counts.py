@@ -21,8 +21,8 @@ from simulated_kernels import (
     value,
 )
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Expr, Var, as_expr, real
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Expr, Ref, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Move
 from tilewright.ir.text import kernel_text

@@ -26,8 +26,7 @@ from simulated_kernels import (
 
 from tilewright.dtypes import F32, I32, I64
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, Binary, Cast, Const, Load, Op, Var, as_expr, real
+from tilewright.ir.expr import ONE, Binary, Cast, Const, Load, Op, Ref, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, For, If, Move, Stmt
 from tilewright.ir.text import kernel_text

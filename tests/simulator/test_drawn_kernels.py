@@ -10,8 +10,8 @@ import pytest
 from drawn_kernels import MOST, SIDE, SIZE, Drawing, meaning_of
 from simulated_kernels import A, at, kernel, loop, registers
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Var
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Ref, Var
 from tilewright.ir.stmt import Alloc, Move
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import Kind, simulate

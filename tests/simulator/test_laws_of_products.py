@@ -30,8 +30,8 @@ from unit_kernels import (
 
 from tilewright.dtypes import BF16, F16
 from tilewright.ir.async_stmt import FenceProxy, TeamBarrier, WgmmaCommit, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Cast, Expr, Op, Var, as_expr, binary, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Cast, Expr, Op, Ref, Var, as_expr, binary, real
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Move, Stmt
 from tilewright.problem import make_operands
 from tilewright.problem.reference import Operands, view

@@ -20,8 +20,8 @@ from tilewright.ir.async_stmt import (
     StoreAsync,
     WaitBarrier,
 )
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, Cast, Expr, Op, Var, as_expr, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, Cast, Expr, Op, Ref, Var, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, If, Move, Stmt
 from tilewright.problem import Gemm, make_operands

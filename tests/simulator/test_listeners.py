@@ -6,8 +6,8 @@ import numpy as np
 from simulated_kernels import A, at, registers, shared
 
 from tilewright.dtypes import Array
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Ref
 from tilewright.ir.stmt import Move
 from tilewright.simulator.findings import Access, Arithmetic, Branch, Iterations, Listener, Meeting, Site, Wire
 from tilewright.simulator.listeners import Divergence, Executions, GlobalTraffic, SharedTraffic

@@ -10,8 +10,8 @@ import pytest
 from simulated_kernels import A, B, C, at, kernel, less, loop, registers, value
 
 from tilewright.dtypes import F16, F32, TF32, DType
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ONE, Binary, Cast, Expr, Load, Op, Var, as_expr, both, ceil_div, real
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ONE, Binary, Cast, Expr, Load, Op, Ref, Var, as_expr, both, ceil_div, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, MultiplyTiles, Stmt
 from tilewright.ir.visit import rewrite

@@ -9,8 +9,7 @@ import pytest
 from simulated_kernels import THREAD_X, A, C, at, kernel, less, registers, value
 
 from tilewright.dtypes import F16, F32, I32
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Op, Select, Var, binary, quotient, remainder
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Op, Ref, Select, Var, binary, quotient, remainder
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, For, If, Let, Move, Stmt
 from tilewright.kernels.mma import MmaConfig

@@ -11,8 +11,7 @@ from collective_kernels import THREAD, WARP, around, dumped, fill, flat_tile, op
 from simulated_kernels import C, at, kernel, loop, registers, shared, without
 
 from tilewright.dtypes import F32, TF32
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Cast, Const, Expr, Load, Var, real
+from tilewright.ir.expr import Cast, Const, Expr, Load, Ref, Var, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, LoadFragment, Move, MultiplyTiles, StoreFragment
 from tilewright.ir.visit import walk

@@ -14,8 +14,8 @@ from tests.mutations.broken import edited, without
 from tilewright.dtypes import BF16, F32, I32, Array
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import FenceProxy, Scope, SignalFlag, WaitFlag
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Load, Op, Select, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Load, Op, Ref, Select, Var, binary
 from tilewright.ir.kernel import OWN_ROW, SAFE, SHARD_FLAGS, SHARD_STARTS, SHARDS, Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Move
 from tilewright.ir.visit import Path, walk

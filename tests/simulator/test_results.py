@@ -25,8 +25,8 @@ from simulated_kernels import (
 
 from tilewright.dtypes import BF16, F16, F32, I32, TF32, Array
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, Binary, Cast, Const, Expr, Load, Op, Select, Var, as_expr, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Let, Move
 from tilewright.ladders import find_rung

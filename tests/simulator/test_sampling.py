@@ -13,8 +13,7 @@ from simulated_kernels import A, at, kernel, less, naive, register_tiled, regist
 
 from tests.strategies import budget
 from tilewright.dtypes import BF16
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, Binary, Expr, Op, Var, as_expr, binary, both
+from tilewright.ir.expr import ONE, Binary, Expr, Op, Ref, Var, as_expr, binary, both
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, CommitCopies, Let, Move, WaitCopies
 from tilewright.ladders import find_rung

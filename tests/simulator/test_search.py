@@ -13,8 +13,7 @@ from tests.mutations.broken import edited
 from tests.mutations.test_told import KERNELS
 from tilewright.dtypes import BF16, F32
 from tilewright.ir.async_stmt import SignalFlag, TeamBarrier, WaitFlag
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Cast, Const, Op, binary
+from tilewright.ir.expr import ZERO, Cast, Const, Op, Ref, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, If, Move
 from tilewright.ir.visit import walk

@@ -34,8 +34,8 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Const, Op, as_expr, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Const, Op, Ref, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.ir.text import stmt_text

@@ -9,8 +9,7 @@ from simulated_kernels import C, at, kernel, less, loop, registers, shared, valu
 
 from tilewright.dtypes import F32
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, Binary, Cast, Expr, Op, Var, as_expr, real
+from tilewright.ir.expr import ONE, Binary, Cast, Expr, Op, Ref, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Move, Stmt
 from tilewright.problem import Gemm, make_operands

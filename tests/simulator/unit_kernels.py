@@ -9,8 +9,8 @@ from simulated_kernels import C, at, kernel, less, loop, registers, shared
 
 from tilewright.dtypes import F16, F32, DType
 from tilewright.ir.async_stmt import FenceProxy, SharedMatrix, Wgmma
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, Expr, Load, Var, as_expr
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, Expr, Load, Ref, Var, as_expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Move, Stmt
 from tilewright.isa.catalog import instruction

@@ -17,8 +17,8 @@ from tilewright.codegen.expr import CudaExpr
 from tilewright.codegen.lines import Line
 from tilewright.ir import async_stmt
 from tilewright.ir.async_stmt import SharedMatrix, Wgmma
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO, Const, Expr, Ref
 from tilewright.ir.guard import GUARD_FLAGS
 from tilewright.ir.stmt import Body
 from tilewright.ir.visit import walk

@@ -8,8 +8,23 @@ from tilewright.codegen.conversions import conversion, cuda_format, is_storage
 from tilewright.codegen.names import Names
 from tilewright.dtypes import F32, I32, DType
 from tilewright.errors import FormatError, LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import (
+    ZERO,
+    Apply,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Lookup,
+    Op,
+    RandomNumber,
+    Ref,
+    Select,
+    Var,
+)
 from tilewright.ir.kernel import BUILTINS
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import sub_exprs, walk_expr

@@ -15,8 +15,8 @@ from tilewright.codegen.prelude import COMBINES_UP, SHARES, STORE_WHERE, copy_as
 from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreAsync, StoreMatrices
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Fma, Load, Op
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Fma, Load, Op, Ref
 from tilewright.ir.stmt import (
     Alloc,
     Assign,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tilewright.artifacts import TensorBox
 from tilewright.enums import Spelled
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Expr
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Expr, Ref
 from tilewright.ir.guard import Guard
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.dtypes import I64, DType
+from tilewright.dtypes import DType
 from tilewright.enums import Spelled
-from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Var
 
 
 class Space(Spelled):
@@ -80,34 +79,3 @@ class Buffer:
 
 PEERS = "peer_"
 """Before the name of a buffer in symmetric memory: those of all ranks, as a kernel names them."""
-
-
-def room_of(name: str) -> Var:
-    """Elements from a rank's buffer to the next rank's, for whoever has all of them side by side."""
-    return Var(f"{name}_room", I64)
-
-
-def _wide(offset: Expr) -> Expr:
-    return offset if offset.dtype is I64 else Cast(I64, offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A place in a buffer: where an access of one or more consecutive elements begins."""
-
-    buffer: Buffer
-    index: tuple[Expr, ...]
-
-    @property
-    def flat(self) -> Expr:
-        """The element offset in the C array."""
-        if self.buffer.of_ranks:
-            rank, inside = self.index
-            return Binary(Op.MUL, Cast(I64, rank), room_of(self.buffer.name)) + _wide(inside)
-        if self.buffer.space is Space.GLOBAL:
-            *base, inside = self.index
-            return base[0] + _wide(inside) if base else inside
-        offset: Expr = ZERO
-        for position, stride in zip(self.index, self.buffer.strides, strict=True):
-            offset = offset + position * stride
-        return offset

@@ -13,14 +13,12 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Union
+from typing import ClassVar, Union
 
-from tilewright.dtypes import BOOL, F32, I32, DType
+from tilewright.dtypes import BOOL, F32, I32, I64, DType
 from tilewright.errors import FormatError
+from tilewright.ir.buffer import Buffer, Space
 from tilewright.problem.functions import Function
-
-if TYPE_CHECKING:
-    from tilewright.ir.buffer import Buffer
 
 
 def quotient(a: int, b: int) -> int:
@@ -345,6 +343,37 @@ def _conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 def ceil_div(a: Expr, b: int) -> Expr:
     """`ceil(a / b)` as an expression."""
     return a if b == 1 else binary(Op.DIV, a + (b - 1), b)
+
+
+def room_of(name: str) -> Var:
+    """Elements from a rank's buffer to the next rank's, for whoever has all of them side by side."""
+    return Var(f"{name}_room", I64)
+
+
+def _wide(offset: Expr) -> Expr:
+    return offset if offset.dtype is I64 else Cast(I64, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A place in a buffer: where an access of one or more consecutive elements begins."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+
+    @property
+    def flat(self) -> Expr:
+        """The element offset in the C array."""
+        if self.buffer.of_ranks:
+            rank, inside = self.index
+            return Binary(Op.MUL, Cast(I64, rank), room_of(self.buffer.name)) + _wide(inside)
+        if self.buffer.space is Space.GLOBAL:
+            *base, inside = self.index
+            return base[0] + _wide(inside) if base else inside
+        offset: Expr = ZERO
+        for position, stride in zip(self.index, self.buffer.strides, strict=True):
+            offset = offset + position * stride
+        return offset
 
 
 @dataclass(frozen=True, slots=True)

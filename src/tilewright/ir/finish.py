@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
-from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import (
     ONE,
     Apply,
@@ -18,6 +18,7 @@ from tilewright.ir.expr import (
     Load,
     Op,
     RandomNumber,
+    Ref,
     Select,
     Var,
     binary,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tilewright.enums import Spelled
 from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
-from tilewright.ir.work import Clustered, Problems, SplitK, Walk, neighbours
+from tilewright.ir.work import Clustered, Problems, SplitK, Walk
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
@@ -356,14 +356,6 @@ class Program:
     def block_tile(self, dim: Dim) -> int:
         """Elements of a dimension that one block covers at a time: the stride of its outermost digit."""
         return max(axis.stride for axis in self.axes_of(dim))
-
-    def cluster_tile(self, dim: Dim) -> int:
-        """Elements of a dimension that the blocks of a cluster cover together; one block, where there is none.
-
-        Clusters start whole: only a size that is a multiple of this leaves no block outside the matrix. Of k, that of
-        one block: those that share out k may have unequally many tiles.
-        """
-        return self.block_tile(dim) * (neighbours(self, dim) if dim != "k" else 1)
 
     def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
         """The loops whose digits a tile in `space`, copied under the loop `under`, spans.

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import readers
 from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.tiles import Tile, source_of, tile_of
-from tilewright.ir.work import readers
 from tilewright.problem.gemm import Dim, OperandName, Order, Product
 
 _SIZE: dict[Dim, str] = {"m": "M", "n": "N", "k": "K"}

@@ -12,8 +12,8 @@ from typing import Literal, Union
 
 from tilewright.dtypes import DType
 from tilewright.ir.async_stmt import AsyncStmt, Originated
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Expr, Op, Select, Var, binary
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Expr, Op, Ref, Select, Var, binary
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.problem.gemm import Order
 from tilewright.problem.weight_codes import Codes

@@ -10,8 +10,8 @@ from typing import assert_never
 
 from tilewright.ir import async_stmt
 from tilewright.ir import stmt as statements
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Ref, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.visit import Path, bodies, sub_exprs
 

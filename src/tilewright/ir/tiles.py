@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from tilewright.dtypes import DType
 from tilewright.ir.accumulators import accumulator_of
-from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr
+from tilewright.ir.buffer import Buffer, Handoff, Space
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Ref
 from tilewright.ir.program import Axis, Program, Route, Staged
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wgmma import widened

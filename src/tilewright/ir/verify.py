@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from tilewright.dtypes import BF16, F16, F32, I32, TF32_FORMATS
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ArriveBarrier, Wgmma
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Ref, Var
 from tilewright.ir.kernel import (
     BATCH,
     BUILTINS,

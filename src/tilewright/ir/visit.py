@@ -26,7 +26,6 @@ from typing import Any
 from tilewright.ir import async_stmt
 from tilewright.ir import stmt as statements
 from tilewright.ir.async_stmt import SharedMatrix
-from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import (
     Apply,
     Binary,
@@ -38,6 +37,7 @@ from tilewright.ir.expr import (
     Lookup,
     Op,
     RandomNumber,
+    Ref,
     Select,
     Var,
     binary,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F32, I32, DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Var, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Ref, Var, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
 from tilewright.ir.kernel import MAX_SHARED_BYTES, SIZES, WIDEST_BYTES, Kernel, Variant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import F32
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var, binary, both, real
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Ref, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import store_finished
 from tilewright.ir.kernel import SIZES

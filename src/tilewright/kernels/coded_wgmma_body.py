@@ -26,8 +26,8 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Handoff, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Ref, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
 from tilewright.ir.kernel import SIZES

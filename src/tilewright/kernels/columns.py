@@ -21,13 +21,6 @@ class Deferred:
     compute: Callable[[Columns], Any]
 
 
-_Block = tuple[list[str], Any]
-"""Names of columns of one type, and all of them as one array, of which some rows are taken in one operation."""
-
-_TOGETHER = 300
-"""Configurations up to which all columns of a block are taken at once: most are asked for sooner or later."""
-
-
 class Columns:
     """Columns by name, of equal length. An attribute is a column; an index or a mask selects configurations.
 
@@ -38,8 +31,8 @@ class Columns:
     (2, [512, 2048], [16])
     """
 
-    # Columns that are made are attributes. `_late`: what others are made of, an array and rows of it; `_kept`: blocks
-    # of `table` by the names of their columns.
+    # Columns that are made are attributes. `_late`: what others are made of, an array and rows of it; `_kept`: columns
+    # of `table`, of which `rows` are taken.
     __slots__ = ("__dict__", "_facts", "_kept", "_late", "given", "rows", "table")
 
     given: frozenset[str]
@@ -55,7 +48,7 @@ class Columns:
         self._late: dict[str, Any] = {name: one for name, one in columns.items() if type(one) is Deferred}
         self.__dict__.update({name: _numbers(one) for name, one in columns.items() if name not in self._late})
         self._facts: dict[Hashable, Any] = {}
-        self._kept: Mapping[str, _Block] = {}
+        self._kept: Mapping[str, Any] = {}
         self.rows = self.table = None
         self.given = frozenset()
 
@@ -69,18 +62,14 @@ class Columns:
         if late is not None:
             found = made[name] = late.compute(self) if type(late) is Deferred else late[0].take(late[1])
             return found
-        block = self._kept.get(name)
-        if block is None:
+        column = self._kept.get(name)
+        if column is None:
             raise AttributeError(name)
-        names, values = block
-        if len(self.rows) > _TOGETHER:
-            found = made[name] = values[names.index(name)].take(self.rows)
-            return found
-        taken = dict(zip(names, values.take(self.rows, axis=1), strict=True))
-        for other in self.given:
-            taken.pop(other, None)
-        made.update(taken)
-        return made[name]
+        found = made[name] = column.take(self.rows)
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__ or name in self._kept or name in self._late
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,20 +161,10 @@ class Columns:
 
     def kept(self) -> Columns:
         """The same as a table that is kept: `fact` computes once for all that is ever selected of it."""
-        found = Columns({})
-        found._keep({name: getattr(self, name) for name in self.names})
+        found = Columns({name: getattr(self, name) for name in self.names})
+        found._kept = dict(found.__dict__)
         found.table = found
         return found
-
-    def _keep(self, columns: Mapping[str, Any]) -> None:
-        """Have these columns in blocks, a column beside those of its type."""
-        alike: dict[Any, list[str]] = {}
-        for name, column in columns.items():
-            alike.setdefault(column.dtype, []).append(name)
-        for names in alike.values():
-            values = np.stack([columns[name] for name in names])
-            self._kept = {**self._kept, **dict.fromkeys(names, (names, values))}
-            self.__dict__.update(zip(names, values, strict=True))
 
     def fact(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
         """What `compute` finds for these configurations, an array whose first axis runs along them; of a table that is
@@ -200,17 +179,14 @@ class Columns:
         if self.table is None:
             return self.with_columns(**compute(self))
 
-        def more(kept: Columns) -> Columns:
-            found = Columns({})
-            found._kept = kept._kept
+        def more(kept: Columns) -> Mapping[str, Any]:
             ones = np.ones(len(kept))
-            found._keep({name: np.asarray(one) if np.ndim(one) else one * ones for name, one in compute(kept).items()})
-            return found
+            return {name: np.asarray(one) if np.ndim(one) else one * ones for name, one in compute(kept).items()}
 
         facts, found = self.table.known(key, more), self.with_columns()
-        found._kept = facts._kept if self._kept is self.table._kept else {**self._kept, **facts._kept}
+        found._kept = {**self._kept, **facts}
         if self.rows is None:
-            found.__dict__.update(facts.__dict__)
+            found.__dict__.update(facts)
         return found
 
     def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
@@ -219,6 +195,11 @@ class Columns:
         if found is None:
             found = self._facts[key] = compute(self)
         return found
+
+
+def has_column(c: Any, name: str) -> bool:
+    """Whether configurations, or one, have a column."""
+    return name in c if type(c) is Columns else hasattr(c, name)
 
 
 def _numbers(column: Any) -> Any:

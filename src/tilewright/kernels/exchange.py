@@ -22,8 +22,8 @@ from math import gcd
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, I32, I64
 from tilewright.ir.async_stmt import Scope, SignalFlag, WaitFlag
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import OWN_RANK, SHARD_STARTS, WIDEST_BYTES, Kernel

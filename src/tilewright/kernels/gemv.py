@@ -18,14 +18,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import F32
-from tilewright.ir.expr import Const, Op, binary
-from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Kernel, Variant
-from tilewright.ir.work import Problems, SplitK
-from tilewright.kernels.gemv_body import GemvBody
 from tilewright.kernels.skinny import few_order, is_k_major, long_of
-from tilewright.kernels.statements import WARP_LANES, verified
-from tilewright.problem.gemm import Dim, Gemm
+from tilewright.kernels.statements import WARP_LANES
+from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
 
 MOST_ROWS = 16
@@ -127,37 +122,3 @@ class GemvConfig:
         if self.chunk % self.batch_k(k_major=k_major) or self.chunk * self.rows % (self.threads * self.few_width):
             found.append(f"a chunk of {self.chunk} is not a multiple of {self.batch_k(k_major=k_major)}")
         return tuple(found)
-
-    def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:
-        """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
-
-        Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
-        """
-        k_major = is_k_major(gemm)
-        body = GemvBody(self, gemm, batched=problems is Problems.STRIDED)
-        split = self.split_k > 1
-        blocks_k = binary(Op.DIV, SIZES["k"] + PART_OF_K - 1, PART_OF_K) if split else Const(1)
-        outputs = self.outputs_of_block(k_major=k_major)
-        tile: dict[Dim, int] = {"m": self.rows, "n": self.rows, "k": self.width if k_major else 1}
-        tile[body.long_dim] = outputs
-        exact: frozenset[Dim] = frozenset(("k",) if k_major and self.whole_k and self.width > 1 else ())
-        shape = f"{self.rows}x{self.width}_{self.outputs}x{self.steps}_{self.lanes_k}_{self.warps_k}of{self.warps}"
-        ends = f"{self.chunk}{'_split' if split else ''}"
-        return verified(
-            Kernel(
-                f"gemv_{'k' if k_major else 'mn'}_{gemm.dtype.name}_{shape}_{ends}",
-                gemm,
-                Variant(exact, self.width * gemm.dtype.bytes, self.near, result_bytes=1),
-                (
-                    ceil_div_of(SIZES[body.long_dim], outputs),
-                    blocks_k,
-                    BATCH if problems is Problems.STRIDED else Const(1),
-                ),
-                (self.threads, 1, 1),
-                (body.few, body.sums),
-                body.body(),
-                tile,
-                split_k=SplitK.PARTIALS if split else SplitK.NONE,
-                problems=problems,
-            )
-        )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tilewright.dtypes import F32, I32, I64
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Ref, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, store_finished
-from tilewright.ir.kernel import PART_OF_K, SIZES, step_of
+from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Kernel, Variant, step_of
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
+from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.skinny import few_order, is_k_major, long_of, short_of
 from tilewright.kernels.statements import (
     BLOCK,
@@ -25,13 +26,11 @@ from tilewright.kernels.statements import (
     times,
     together,
     unrolled,
+    verified,
 )
 from tilewright.problem.gemm import Dim, Gemm, OperandName
 from tilewright.problem.values import AddedName
 from tilewright.units import ceil_div
-
-if TYPE_CHECKING:
-    from tilewright.kernels.gemv import GemvConfig
 
 _QUAD = 4
 """Floats of the widest access to shared memory."""
@@ -389,3 +388,38 @@ class GemvBody:
             return self._element(operand.name, at_one)
         line, column = (m, n) if operand.contiguous == "n" else (n, m)
         return self._element(operand.name, times(line, operand.leading, near=self.config.near) + column)
+
+
+def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:
+    """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
+
+    Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
+    """
+    k_major = is_k_major(gemm)
+    body = GemvBody(c, gemm, batched=problems is Problems.STRIDED)
+    split = c.split_k > 1
+    blocks_k = binary(Op.DIV, SIZES["k"] + PART_OF_K - 1, PART_OF_K) if split else Const(1)
+    outputs = c.outputs_of_block(k_major=k_major)
+    tile: dict[Dim, int] = {"m": c.rows, "n": c.rows, "k": c.width if k_major else 1}
+    tile[body.long_dim] = outputs
+    exact: frozenset[Dim] = frozenset(("k",) if k_major and c.whole_k and c.width > 1 else ())
+    shape = f"{c.rows}x{c.width}_{c.outputs}x{c.steps}_{c.lanes_k}_{c.warps_k}of{c.warps}"
+    ends = f"{c.chunk}{'_split' if split else ''}"
+    return verified(
+        Kernel(
+            f"gemv_{'k' if k_major else 'mn'}_{gemm.dtype.name}_{shape}_{ends}",
+            gemm,
+            Variant(exact, c.width * gemm.dtype.bytes, c.near, result_bytes=1),
+            (
+                ceil_div_of(SIZES[body.long_dim], outputs),
+                blocks_k,
+                BATCH if problems is Problems.STRIDED else Const(1),
+            ),
+            (c.threads, 1, 1),
+            (body.few, body.sums),
+            body.body(),
+            tile,
+            split_k=SplitK.PARTIALS if split else SplitK.NONE,
+            problems=problems,
+        )
+    )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import store_finished
 from tilewright.ir.kernel import WIDEST_BYTES, Kernel

@@ -14,8 +14,8 @@ from functools import partial
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES, Kernel

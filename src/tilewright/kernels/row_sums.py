@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, I32
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Var, binary, both, real
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Ref, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import Kernel

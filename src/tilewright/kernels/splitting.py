@@ -16,8 +16,8 @@ from functools import partial
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_format, finite_magnitude
 from tilewright.ir.kernel import Kernel

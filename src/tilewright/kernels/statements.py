@@ -10,8 +10,8 @@ from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, ExprLike, Load, Op, Var, as_expr, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, ExprLike, Load, Op, Ref, Var, as_expr, binary, both
 from tilewright.ir.kernel import MOST_ALONG_Z, WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.ranges import NATURAL, Interval, interval
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd, Stmt

@@ -12,8 +12,8 @@ from __future__ import annotations
 from tilewright.dtypes import I32
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import FenceProxy, Scope, WaitFlag
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Expr, Load, Op, Var, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Expr, Load, Op, Ref, Var, binary, both
 from tilewright.ir.kernel import SHARD_FLAGS, SHARD_STARTS, SHARDS
 from tilewright.ir.program import Axis, Program, Route
 from tilewright.ir.stmt import Alloc, Body, For, If, Move

@@ -21,8 +21,8 @@ from typing import Literal
 
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import ArriveBarrier, TensorMap, TmaLoad
-from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Handoff, Space
+from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt

@@ -6,9 +6,10 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, Program, Route
-from tilewright.ir.work import Problems, SplitK, Walk, cluster_size
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.arrivals import check_arrivals
 from tilewright.lowering.rank_sums import check_rank_sums
 from tilewright.lowering.scheduler import ragged_dim

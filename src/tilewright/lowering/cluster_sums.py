@@ -19,12 +19,13 @@ from tilewright.dtypes import F32, MBARRIER
 from tilewright.errors import LoweringError
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.async_stmt import ClusterBarrier, ExpectBytes, FenceBarriers, InitBarrier, StoreAsync, WaitBarrier
-from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Handoff, Space
+from tilewright.ir.clusters import cluster_size, neighbours
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
 from tilewright.ir.tiles import fragment_of, quad_shuffle_axis
-from tilewright.ir.work import Problems, SplitK, Walk, cluster_size, neighbours
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, linear_thread
 from tilewright.lowering.epilogue import Epilogue
 from tilewright.lowering.sums import Sums

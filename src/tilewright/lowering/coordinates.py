@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.dtypes import I64
+from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import HERE, ONE, ZERO, Binary, Cast, Const, Env, Expr, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import C_ODD, PART_OF_K, SIZES, is_stepped, step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
-from tilewright.ir.work import Problems, SplitK, Walk, cluster_size, neighbours
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.raster import BLOCK
 from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.gemm import Dim, OperandName

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of

@@ -25,8 +25,8 @@ from types import MappingProxyType
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32, as_format
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program

@@ -17,14 +17,13 @@ from functools import cached_property
 from math import prod
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.register_budgets import MAX_REGISTERS, register_budgets
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.visit import substitute
-from tilewright.lowering.coordinates import index_of
-from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place
-from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
+from tilewright.lowering.kernel_parts import ELEMENT, beside
+from tilewright.lowering.subtile_geometry import SubtileGeometry
 from tilewright.problem.values import AddedName
 from tilewright.units import ceil_div
 
@@ -111,11 +110,7 @@ class MatricesAhead(SubtileGeometry):
         """Of the chunk with a number."""
         digits, first = self.held
         register = Var(_AHEAD) * self._width
-        row, column = self.fragment.element(LANE, first + register)
-        rows, columns = self.instruction_axes
-        spot = {**digits, rows.name: row, columns.name: column}
-        index = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
-        place, values = global_place(self.program, "C", index[0], index[1]), self._values(number)
+        place, values = self.held_in_c(digits, first + register), self._values(number)
         moves = tuple(
             Move(
                 Ref(self._buffer(name), (number % self.chunks, register)),

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Ref, Var
 from tilewright.ir.finish import as_f32
 from tilewright.ir.program import Axis
 from tilewright.ir.stmt import Alloc, Body, For, Move
-from tilewright.ir.visit import substitute
-from tilewright.lowering.coordinates import index_of
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.kernel_parts import beside, global_place
-from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry, digits_of
+from tilewright.lowering.subtile_geometry import SubtileGeometry, digits_of
 from tilewright.problem.values import Added, AddedName
 
 _COLUMNS, _OWN_COLUMNS, _OWN_ROWS = 8, 2, 2
@@ -99,11 +97,7 @@ class HeldVectors(SubtileGeometry):
         """Where the running part of a vector lies."""
         own = self.fragment.registers // (self.fragment.columns // _COLUMNS)  # of eight columns
         fragment, register = (_PART // _OWN_ROWS, _PART % _OWN_ROWS * _OWN_COLUMNS) if down else (ZERO, _PART * own)
-        rows, columns = self.instruction_axes
-        row, column = self.fragment.element(LANE, register)
-        spot = {**digits_of(fragment, self._digits_down), rows.name: row, columns.name: column}
-        place = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
-        return self.vectors.place(operand, global_place(self.program, "C", place[0], place[1]), ZERO)
+        return self.vectors.place(operand, self.held_in_c(digits_of(fragment, self._digits_down), register), ZERO)
 
     @property
     def _origin(self) -> Ref:

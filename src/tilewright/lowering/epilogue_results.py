@@ -23,8 +23,8 @@ from math import prod
 
 from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, ShuffleAdd

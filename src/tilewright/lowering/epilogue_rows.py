@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.dtypes import I32
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, TRUE, ZERO, Cast, Const, Expr, Op, Var, binary, both
+from tilewright.ir.expr import ONE, TRUE, ZERO, Cast, Const, Expr, Op, Ref, Var, binary, both
 from tilewright.ir.kernel import C_ODD
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move

@@ -16,18 +16,17 @@ from typing import NamedTuple
 
 from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, ShuffleAdd
 from tilewright.ir.tiles import FRAGMENT
-from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import QUAD_LANES
-from tilewright.lowering.coordinates import base_of, end_of, index_of, matrix_of
+from tilewright.lowering.coordinates import base_of, end_of, matrix_of
 from tilewright.lowering.epilogue_plan import Subtile, epilogue_plan
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits
+from tilewright.lowering.kernel_parts import ELEMENT, over_digits
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE
@@ -163,14 +162,7 @@ class BlockScales(SubtileGeometry):
         number = block * (BLOCK // CHUNK_COLUMNS) + chunk
         digits = self.split(number // each)
         held = number % each * (CHUNK_COLUMNS // 2) + register
-        return digits, held, self._in_c(digits, held)
-
-    def _in_c(self, digits: dict[str, Expr], register: Expr) -> Ref:
-        rows, columns = self.instruction_axes
-        row, column = self.fragment.element(LANE, register)
-        spot = {**digits, rows.name: row, columns.name: column}
-        place = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
-        return global_place(self.program, "C", place[0], place[1])
+        return digits, held, self.held_in_c(digits, held)
 
     def _pair(self, block: Expr, largest: Buffer, finished: Finished, reads: bool) -> Body:
         """The values of two neighbours into the registers of their sums, and the largest magnitude with them."""

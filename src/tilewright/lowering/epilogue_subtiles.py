@@ -17,22 +17,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.async_stmt import CommitStores, FenceProxy, StoreMatrices, TensorMap, TmaStore, WaitStores
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
-from tilewright.ir.visit import substitute
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
-from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, index_of, matrix_of
+from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, matrix_of
 from tilewright.lowering.epilogue_ahead import MatricesAhead
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished, Own
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_digits, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, over_digits, value_buffer
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 from tilewright.problem.values import AddedName
 
@@ -205,19 +204,11 @@ class SubtileStore(SubtileGeometry):
             body = (For(_PAIR.name, Const(made // together), one, unroll=True),)
         if self._scales is not None:
             return body
-        place = lambda number: self._in_c(held[0], held[1] + number)  # noqa: E731
+        place = lambda number: self.held_in_c(held[0], held[1] + number)  # noqa: E731
         return (*self._results.begin_chunk(made), *body, *self._results.end_chunk(made, place))
 
     def _value(self, width: int) -> Buffer:
         return value_buffer("C", self.tile.dtype, width)
-
-    def _in_c(self, digits: dict[str, Expr], register: Expr) -> Ref:
-        """The element of C that a register of a fragment holds."""
-        rows, columns = self.instruction_axes
-        row, column = self.fragment.element(LANE, register)
-        spot = {**digits, rows.name: row, columns.name: column}
-        place = [substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims]
-        return global_place(self.program, "C", place[0], place[1])
 
     def _finish(
         self,
@@ -243,7 +234,7 @@ class SubtileStore(SubtileGeometry):
             return sums.results({**digits, FRAGMENT: register + element})
 
         own = Own(digits, register, ahead(in_chunk, width), (in_chunk, part[1]))
-        body = finished(Ref(value, (number,)), self._in_c(digits, register), totals, reads, width, own)
+        body = finished(Ref(value, (number,)), self.held_in_c(digits, register), totals, reads, width, own)
         if count > width:
             body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
         return (Alloc(value), *body)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import MBARRIER, DType
 from tilewright.ir.async_stmt import ArriveBarrier, InitBarrier, WaitBarrier
-from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Handoff, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Var, binary
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.tiles import tile_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Handoff, Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Fma, Load, Op, Select, Var, binary
+from tilewright.ir.buffer import Handoff, Space
+from tilewright.ir.expr import HERE, ZERO, Binary, Const, Env, Expr, Fma, Load, Op, Ref, Select, Var, binary
 from tilewright.ir.finish import ALPHA, as_f32
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt

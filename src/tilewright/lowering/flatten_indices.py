@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.dtypes import I32, I64
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Ref, Var
 from tilewright.ir.program import Program
 from tilewright.ir.ranges import Interval, interval
 from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import HERE, ZERO, Cast, Const, Env, Expr, Load, Var
+from tilewright.ir.expr import HERE, ZERO, Cast, Const, Env, Expr, Load, Ref, Var
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import (
     Assign,

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.dtypes import I32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Select, Var, binary, both
 from tilewright.ir.kernel import CAPACITY, FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
 from tilewright.ir.program import WARP_LANES
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd

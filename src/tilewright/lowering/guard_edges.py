@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import replace
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Const, Expr, Op, Ref, Var, binary, both
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Body, For, If, Move, Stmt

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from tilewright.dtypes import I32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, For, If, Let, LoadMatrices, Move, Stmt

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Ref, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span

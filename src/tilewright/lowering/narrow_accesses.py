@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import ZERO
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO, Ref
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt

@@ -16,8 +16,8 @@ from math import gcd
 
 from tilewright.dtypes import I32, I64
 from tilewright.ir.async_stmt import SignalFlag, TeamBarrier, WaitFlag
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.kernel import PARTIAL_SUMS, SIZES, TILE_FLAGS
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Move, Stmt

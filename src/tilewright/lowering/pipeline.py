@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier, StartNextGrid, StoreAsync, TmaLoad, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.clusters import cluster_size, cluster_tile
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, guarded, step_of
 from tilewright.ir.program import Level, Program
 from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import PARAMETERS, verify
 from tilewright.ir.visit import moved_from, simplify, walk, written
-from tilewright.ir.work import cluster_size
 from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_engine import check_engine
 from tilewright.lowering.check_instruction import check_instruction
@@ -98,7 +98,7 @@ def lower(
         body,
         {dim: program.block_tile(dim) for dim in dims},
         tuple(heading),
-        {dim: program.cluster_tile(dim) for dim in dims},
+        {dim: cluster_tile(program, dim) for dim in dims},
         cluster_size(program),
         program.persistent,
         program.overlapped,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Const
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Const, Ref
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.verify import OF_THREADS, varies
 from tilewright.ir.visit import moved_from, walk, written

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, TmaPrefetch, Wgmma
-from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
+from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import cluster_size, readers
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Ref, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.tiles import Tile, joined, tile_of, wide_instruction
-from tilewright.ir.work import Problems, cluster_size, readers
+from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import (

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from tilewright.ir.accumulators import Promotion
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Expr, Fma, Load, Op, Select, binary, real
+from tilewright.ir.expr import Binary, Expr, Fma, Load, Op, Ref, Select, binary, real
 from tilewright.ir.finish import as_format
 from tilewright.ir.stmt import Assign, Body, If
 from tilewright.lowering.block_scales import scale_of_running

@@ -16,8 +16,8 @@ from math import gcd
 
 from tilewright.dtypes import I32
 from tilewright.ir.async_stmt import Scope, SignalFlag, TeamBarrier, WaitFlag
-from tilewright.ir.buffer import PEERS, Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.buffer import PEERS, Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.kernel import OWN_RANK, RECEIVED_FLAGS, SHARDS
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move

@@ -35,8 +35,8 @@ from math import gcd
 from tilewright.dtypes import F32, I32, I64, MBARRIER
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ArriveBarrier, BulkPrefetch, InitBarrier, Scope, SignalFlag, WaitBarrier, WaitFlag
-from tilewright.ir.buffer import PEERS, Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary
+from tilewright.ir.buffer import PEERS, Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary
 from tilewright.ir.finish import as_f32, as_format
 from tilewright.ir.kernel import MOST_ROWS, OWN_RANK, RECEIVED_FLAGS, RECEIVED_PARTS, SENT_FLAGS, SENT_PARTS, SHARDS
 from tilewright.ir.program import Program

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.dtypes import I32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Const, Expr, Load, Op, Var, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Const, Expr, Load, Op, Ref, Var, binary, both
 from tilewright.ir.kernel import OWN_RANK, SHARD_STARTS, SHARDS
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
 

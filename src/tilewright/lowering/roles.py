@@ -29,12 +29,13 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import HERE, TRUE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.clusters import neighbours
+from tilewright.ir.expr import HERE, TRUE, ZERO, Const, Env, Expr, Op, Ref, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Loop, Program, Route
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import substitute, walk
-from tilewright.ir.work import Walk, neighbours
+from tilewright.ir.work import Walk
 from tilewright.lowering.arrivals import wait_for_rows
 from tilewright.lowering.block_scales import ScaleStream, Use, sides
 from tilewright.lowering.compute import Compute

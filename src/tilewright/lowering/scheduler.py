@@ -17,12 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.dtypes import I32
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.clusters import cluster_size, neighbours
+from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Ref, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
-from tilewright.ir.work import Problems, SplitK, Walk, cluster_size, neighbours
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
     K_FIRST,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from tilewright.ir.async_stmt import TeamBarrier
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.expr import ZERO, Const, Expr, Ref, Var
 from tilewright.ir.program import GROUP_LANES, Axis, Program
 from tilewright.ir.tiles import Tile
+from tilewright.ir.visit import substitute
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import subtile_layout
 from tilewright.layout.fragment import Fragment
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, index_of
 from tilewright.lowering.epilogue_plan import EpiloguePlan, Subtile
 from tilewright.lowering.kernel_parts import global_place
 from tilewright.lowering.sums import Sums
@@ -188,6 +189,14 @@ class SubtileGeometry:
         row, column = (digit_sum(axes) for axes in outside)
         own = digit_sum(self._own_axes(operand.contiguous))
         return row + self.first_row(), column + own + self.first_column(subtile)
+
+    def held_in_c(self, digits: Mapping[str, Expr], register: Expr) -> Ref:
+        """The element of C that a register of a fragment holds. digits: of the fragment."""
+        rows, columns = self.instruction_axes
+        row, column = self.fragment.element(LANE, register)
+        spot = {**digits, rows.name: row, columns.name: column}
+        row, column = (substitute(index_of(self.program, dim), spot) for dim in self.program.gemm.operand("C").dims)
+        return global_place(self.program, "C", row, column)
 
     def in_c(self, strided: Expr, contiguous: Expr) -> Ref:
         """An element of C in global memory."""

@@ -12,8 +12,8 @@ from functools import cached_property
 from math import gcd, prod
 
 from tilewright.ir.accumulators import Accumulator
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Var, real
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Ref, Var, real
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, joined, result_span

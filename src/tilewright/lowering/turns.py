@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import MBARRIER
 from tilewright.ir.async_stmt import ArriveBarrier, InitBarrier, TeamBarrier, WaitBarrier
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.stmt import Body, For, If
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND

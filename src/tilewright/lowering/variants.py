@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import fragment_of
@@ -17,7 +18,7 @@ ALIGNMENTS = (WIDEST_BYTES, 8, 4)
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -> Variant:
     """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
-    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.cluster_tile(dim) == 0}
+    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % cluster_tile(program, dim) == 0}
     every = (*gemm.operands, *gemm.added)
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
@@ -73,7 +74,7 @@ def _last_offset(program: Program, gemm: Gemm, name: OperandName | AddedName) ->
     operand = gemm.operand(name)
 
     def covered(dim: Dim) -> int:
-        tile = program.cluster_tile(dim)
+        tile = cluster_tile(program, dim)
         return -(-gemm.size(dim) // tile) * tile
 
     return covered(operand.strided) * gemm.leading(name) + covered(operand.contiguous)

@@ -12,6 +12,7 @@ from tilewright.codegen import print_cuda
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.guard import Guard
 from tilewright.ir.kernel import Kernel, Variant, guarded
 from tilewright.ir.work import Problems, SplitK
@@ -129,7 +130,7 @@ class Kernels:
         shape = self._shapes.get(known)
         if shape is None:
             program = _build(gemm, schedule, config).program
-            tile = {dim: program.cluster_tile(dim) for dim in DIMS}
+            tile = {dim: cluster_tile(program, dim) for dim in DIMS}
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
         variant = replace(variant, guard=guard)

@@ -11,6 +11,7 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.guard import Guard
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
@@ -126,7 +127,7 @@ def order_of_plan(gemm: Gemm, alignment: Alignment, config: PlanConfig) -> Reduc
         return _order_of_thin(gemm, alignment, config)
     read = as_read(gemm, config)
     built = build_of(read, config)
-    length = part_length(read, config, built.program.cluster_tile("k")) if config.split_k > 1 else 0
+    length = part_length(read, config, cluster_tile(built.program, "k")) if config.split_k > 1 else 0
     return order_of(built, part_of_k=length)
 
 

@@ -87,7 +87,7 @@ class Alignment:
     c: int
 
     def of(self, name: str) -> int:
-        return {"A": self.a, "B": self.b, "C": self.c}[name[0]]
+        return int(getattr(self, name[0].lower()))
 
     @property
     def least(self) -> int:
@@ -122,8 +122,8 @@ def _needs_k_major(kind: str, gemm: Gemm) -> bool:
 
 def must_pack(kind: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
     """A and B, as far as a kernel of a family cannot read them as they lie."""
-    across = _across(gemm) if _needs_k_major(kind, gemm) else frozenset()
-    return across | _unserved(kind, alignment)
+    unserved = _unserved(kind, alignment)
+    return _across(gemm) | unserved if _needs_k_major(kind, gemm) else unserved
 
 
 def _across(gemm: Gemm) -> frozenset[OperandName]:
@@ -164,9 +164,10 @@ def ways_to_pack(kind: str, gemm: Gemm, alignment: Alignment) -> tuple[Packing, 
     if held is None or _copied_bytes(gemm, held) < _MOST_COPIED * gemm.compulsory_bytes:
         ways += [Packing(needed), Packing(needed | narrow, transposed & (needed | narrow))]
         ways.append(Packing(needed | narrow | transposed, transposed))
-    edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
-    if pads_to_tiles(kind, gemm) and (alignment.least < TMA_BYTES or edges):
-        ways.append(Packing(frozenset(PACKABLE), fastest_transposed(gemm), tile_multiples=True))
+    if pads_to_tiles(kind, gemm):
+        edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
+        if alignment.least < TMA_BYTES or edges:
+            ways.append(Packing(frozenset(PACKABLE), fastest_transposed(gemm), tile_multiples=True))
     return tuple(dict.fromkeys(ways))
 
 

@@ -232,19 +232,18 @@ def ranked(
         sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-        if kind == "simt":
-            sources = [reduce(Columns.beside, [rows for rows in sources if len(rows)])]
-        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
-            sources = [promising(kind, rows, gemm, spec, loads_bytes, count) for rows in sources]
         sources = [rows for rows in sources if len(rows)]
         if not sources:
             continue
         joint = reduce(Columns.beside, sources)
+        ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
+        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
+            kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count)
+            joint, ends = joint[kept], kept.searchsorted(ends).tolist()
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         elif kind == "simt" and spec.compute_capability == FITTED_FOR:
             joint = with_simt_options(joint, gemm, spec, count)
-        ends = list(accumulate(map(len, sources)))
         behind = _behind_each(kind, joint, ends, ways, gemm)
         tables += _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
     tables += _priced_together("wgmma", _options_of_best(tables, gemm, count), gemm, spec, alignment, count)
@@ -316,7 +315,8 @@ def _behind_each(
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     """Places of the wgmma kernels that read the operands as they lie behind a packing."""
-    return np.flatnonzero(wgmma.reads(c, behind_packing(gemm, "wgmma", way)))
+    read = behind_packing(gemm, "wgmma", way)
+    return np.flatnonzero(c.fact(("reads", read.a, read.b), lambda kept: wgmma.reads(kept, read)))
 
 
 def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, list[int], Packing]]:

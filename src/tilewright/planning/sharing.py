@@ -11,7 +11,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import simt
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.spaces import simt_streams, with_cluster_k
-from tilewright.kernels.wgmma_steps import tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
@@ -43,9 +43,9 @@ def most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
     found = np.zeros(len(c), dtype=np.int64)
     (single,) = c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))).nonzero()
     c = c[single]
-    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    tiles = c.tiles if "tiles" in c else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     room = MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    k = int(c.k[0]) if kind == "wgmma" and len(c) else c.k  # as long as a swizzle atom
+    k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes if kind == "wgmma" else c.k
     worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
     found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
     return found
@@ -72,7 +72,7 @@ def sharing_k(
     room = np.zeros(len(table), dtype=np.int64)
     room[rows] = most
     found = found[found.cluster_k <= room.take(found.base)]
-    for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
+    for name in {"tiles", "raster_rows"} & c.given:  # what the problem decides
         spread = np.zeros(len(table), dtype=np.int64)
         spread[rows] = getattr(c, name)
         found = found.with_columns(**{name: spread.take(found.base)})

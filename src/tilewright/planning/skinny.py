@@ -12,10 +12,11 @@ from tilewright.dtypes import F32, FP8_FORMATS, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
+from tilewright.kernels.gemv_body import gemv_kernel
 from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
-from tilewright.planning.cost.gemv import gemv_seconds, read_seconds, sm_seconds
+from tilewright.planning.cost.gemv import NOMINAL, dram_seconds, gemv_seconds, overlapped, sm_seconds, times_of_memory
 from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
@@ -64,7 +65,7 @@ class Skinny:
     def kernel(self) -> Kernel:
         """The kernel for every problem of the same `key`."""
         config = replace(self.config, split_k=min(self.parts, 2))
-        return config.kernel(self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
+        return gemv_kernel(config, self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
 
     def grid(self, kernel: Kernel) -> tuple[int, int, int]:
         """Blocks along x, y, z."""
@@ -121,11 +122,13 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
     candidates = list(fitting(gemm, facts, split))
     if not candidates:
         return None
+    dram = dram_seconds(gemm, NOMINAL, count)
 
     def rank(one: GemvConfig) -> tuple[int, int, float]:
         """Of kernels that are about as fast the one whose blocks read the skinny operand least often."""
-        told = round(_STEPS_OF_TIME * log(read_seconds(one, gemm, count=count)))
-        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), sm_seconds(one, gemm, count=count)
+        busy = sm_seconds(one, gemm, count=count)
+        told = round(_STEPS_OF_TIME * log(overlapped(dram * times_of_memory(one, gemm), busy)))
+        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), busy
 
     best = min(candidates, key=rank)
     parts = best.parts(gemm)

@@ -13,12 +13,12 @@ from math import ceil, prod
 
 from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import cluster_tile, neighbours
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, For, Let, Move
 from tilewright.ir.visit import Path, simplify, substitute, variables, walk
-from tilewright.ir.work import neighbours
 from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.plan import plan_of
@@ -189,7 +189,7 @@ def _counted(sample: _Sample) -> tuple[_Line, ...]:
 def sample_gemm(built: Build, steps: int) -> Gemm:
     """A problem for one block (or cluster) of a kernel, of so many steps over k, aligned as the whole problem is."""
     kernel, gemm = built.kernel, built.gemm
-    m, n = (built.program.cluster_tile(dim) for dim in ("m", "n"))
+    m, n = (cluster_tile(built.program, dim) for dim in ("m", "n"))
     k = kernel.tile["k"] * steps * neighbours(built.program, "k")
     small = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_added=())
     lda, ldb, ldc = (

@@ -167,7 +167,7 @@ def integer_of(value: object) -> int | None:
 
 
 def _check_factor(name: str, value: Any) -> None:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_number = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
     if not is_number:
         raise ProblemError(f"{name} = {value!r} is not a number.", hint="alpha and beta are real numbers.")
     if LARGEST_FACTOR < abs(value) < float("inf"):
@@ -270,6 +270,8 @@ class Gemm:
 
     def _check_added(self) -> None:
         """Of what the epilogue reads."""
+        if self.ld_added == self.numbers == () and not self.epilogue:
+            return
         matrices, factors = [one.name for one in self.epilogue.matrices], self.epilogue.factors
         if len(self.ld_added) > len(matrices) or len(self.numbers) > len(factors):
             raise ProblemError(
@@ -405,7 +407,7 @@ class Gemm:
         return self.multiplied in TF32_FORMATS
 
     def size(self, dim: Dim) -> int:
-        return {"m": self.m, "n": self.n, "k": self.k}[dim]
+        return int(getattr(self, dim))
 
     def tma_matrix(self, name: str) -> TmaMatrix:
         """A matrix by its lines; TMA rounds what f32 operands become on tensor cores."""

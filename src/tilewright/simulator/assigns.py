@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, RandomNumber, Select
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, RandomNumber, Ref, Select
 from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from tilewright.ir import async_stmt
-from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Ref
 from tilewright.ir.stmt import (
     Assign,
     Barrier,

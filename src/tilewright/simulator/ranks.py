@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.ir.buffer import PEERS, room_of
-from tilewright.ir.expr import Const, Expr
+from tilewright.ir.buffer import PEERS
+from tilewright.ir.expr import Const, Expr, room_of
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.problem import Stored
 from tilewright.simulator.arithmetic import FloatArithmetic

@@ -17,8 +17,8 @@ from tilewright.ir.async_stmt import (
     Wgmma,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Ref, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.stmt import (
     Alloc,

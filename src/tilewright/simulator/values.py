@@ -15,7 +15,6 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import (
     Apply,
     Binary,
@@ -27,6 +26,7 @@ from tilewright.ir.expr import (
     Lookup,
     Op,
     RandomNumber,
+    Ref,
     Select,
     Var,
     binary,

@@ -21,8 +21,9 @@ from dataclasses import astuple, dataclass, fields
 
 from tilewright.ir.accumulators import Accumulator, accumulator_of
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import neighbours
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.work import SplitK, neighbours
+from tilewright.ir.work import SplitK
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
 

@@ -12,7 +12,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import DType
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.block_work import Setting, work_of
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, has_column
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.model.occupancy import blocks_that_fit
 from tilewright.model.sm import Sm
@@ -126,9 +126,8 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
 
     def fitting(c: Any) -> Any:
         if kind == "wgmma":
-            names = getattr(c, "names", ())
-            found = c.per_sm if "per_sm" in names else wgmma.blocks_per_sm(c)
-            size_bytes = c.shared_bytes if "shared_bytes" in names else wgmma.shared_bytes(c)
+            found = c.per_sm if has_column(c, "per_sm") else wgmma.blocks_per_sm(c)
+            size_bytes = c.shared_bytes if has_column(c, "shared_bytes") else wgmma.shared_bytes(c)
             return found * (size_bytes <= spec.max_shared_bytes_per_block)
         if kind == "simt":
             registers, size_bytes = simt.registers_of(c), simt.shared_bytes(c, gemm)

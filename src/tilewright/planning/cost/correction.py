@@ -35,7 +35,8 @@ class Trees:
 
     masks: a row for each feature and number of its thresholds that a value exceeds, (rows, trees): which leaves, as
     bits, the comparisons of this feature leave to a tree. first: the row of each feature that exceeds none. values: of
-    each leaf of each tree, from left to right. The leaf that a plan reaches is the first that no feature takes away.
+    each leaf of each tree, from left to right; leaves: 127 less than where those of each tree begin. The leaf that a
+    plan reaches is the first that no feature takes away.
     """
 
     start: float
@@ -44,6 +45,7 @@ class Trees:
     first: Any
     masks: Any
     values: Any
+    leaves: Any
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Trees:
@@ -66,7 +68,8 @@ class Trees:
             tables.append(np.bitwise_and.accumulate(rows, axis=0))
         first = np.cumsum([0, *(len(table) for table in tables[:-1])])
         listed = tuple(steps.tolist() for steps in thresholds)
-        return cls(told["start"], tuple(thresholds), listed, first, np.concatenate(tables), values)
+        leaves = np.arange(-127, values.size - 127, _LEAVES, dtype=np.int32)
+        return cls(told["start"], tuple(thresholds), listed, first, np.concatenate(tables), values, leaves)
 
     def ranks(self, features: Sequence[Any], plans: int, at: int = 0) -> Any:
         """The rows of `masks` of some features, each a number or a column, (features, plans). at: the number of the
@@ -84,12 +87,14 @@ class Trees:
     def logarithms(self, ranks: Any) -> Any:
         """Of measured over estimated time, by the ranks of all features."""
         alike = (ranks == ranks[:, :1]).all(axis=1)  # what all plans share, such as sizes, is asked once
-        left = np.bitwise_and.reduce(self.masks.take(ranks[~alike], axis=0), axis=0)
-        left &= np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
-        exponent = (left & (~left + np.uint32(1))).astype(np.float32).view(np.int32) >> 23  # of the lowest bit
-        leaf = exponent + np.arange(-127, _LEAVES * len(self.values) - 127, _LEAVES)
+        shared = np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
+        left = np.repeat(shared[None], ranks.shape[1], axis=0)
+        for rows in ranks[~alike]:
+            left &= self.masks.take(rows, axis=0)
+        leaf = (left & -left).astype(np.float32).view(np.int32) >> 23  # the exponent of the lowest bit, and 127
+        leaf += self.leaves
         # One tree after another, whatever the number of plans: the sum of a plan does not depend on the others.
-        return self.start + np.ascontiguousarray(self.values.take(leaf).T).sum(axis=0)
+        return self.start + self.values.take(leaf.T).sum(axis=0)
 
 
 def _nodes_of(tree: dict[str, Any]) -> tuple[Any, Any, Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.kernels.columns import Column
+from tilewright.kernels.columns import Column, has_column
 from tilewright.kernels.tile_sizes import exchanged_bytes
 from tilewright.units import ceil_div
 
@@ -42,7 +42,7 @@ def filled_sms(c: Any, spec: DeviceSpec) -> Column:
 
 def streams_k(c: Any) -> Any:
     """Which kernels share out the k of all tiles in equal parts; False for families without such kernels."""
-    return c.stream_k > 0 if hasattr(c, "stream_k") else False
+    return c.stream_k > 0 if has_column(c, "stream_k") else False
 
 
 def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int = 1) -> tuple[Column, Column]:

@@ -63,10 +63,14 @@ def gemv_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 
 
 def read_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, count: int = 1) -> float:
     """The time of memory and that of the busiest SM, overlapped."""
-    neighbours = config.lanes_out * config.width * gemm.dtype.bytes
-    short = not is_k_major(gemm) and neighbours < _LINE_BYTES
-    dram = dram_seconds(gemm, spec, count) * (_SHORT if short else 1.0)
+    dram = dram_seconds(gemm, spec, count) * times_of_memory(config, gemm)
     return overlapped(dram, sm_seconds(config, gemm, spec, count=count))
+
+
+def times_of_memory(config: GemvConfig, gemm: Gemm) -> float:
+    """Of what memory takes for whole lines, for those that warps of a kernel read."""
+    neighbours = config.lanes_out * config.width * gemm.dtype.bytes
+    return _SHORT if not is_k_major(gemm) and neighbours < _LINE_BYTES else 1.0
 
 
 def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, *, count: int = 1) -> float:
@@ -74,8 +78,9 @@ def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, *, co
     clock_hz, k_major = spec.boost_clock_mhz * 1e6, is_k_major(gemm)
     many = max(gemm.m, gemm.n)
     outputs = config.outputs_of_block(k_major=k_major)
-    blocks = ceil_div(many, outputs) * config.parts(gemm) * count
-    part_k = min(config.part_of_k(gemm), gemm.k)
+    part_k = config.part_of_k(gemm)
+    blocks = ceil_div(many, outputs) * max(1, ceil_div(gemm.k, part_k)) * count
+    part_k = min(part_k, gemm.k)
     loads = outputs * part_k / config.width  # of lanes, for a block
     # The skinny operand comes from the L2, where each byte costs less than one of memory.
     block_bytes = (outputs + config.rows / 4) * part_k * gemm.dtype.bytes

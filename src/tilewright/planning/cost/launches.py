@@ -102,7 +102,10 @@ def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Pa
 
 def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
     """Of the launch that adds up the parts of split-K, or of the one that clears the flags of stream-K."""
-    found = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    split = c.split_k > 1
+    found = np.zeros(np.shape(split))
+    if np.any(split):
+        found = np.where(split, reduction_seconds(sizes, gemm, spec, c.split_k), found)
     return found + streams_k(c) * launch_seconds(spec)
 
 

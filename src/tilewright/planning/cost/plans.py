@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
-from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
-from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.cost import simt_features, wgmma_features, wgmma_terms
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
@@ -86,11 +84,8 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     read = behind_packing(gemm, kind, packing)
     timed: Any
     if kind == "wgmma":
-        timed = wgmma_terms.timed(c, read, spec, (sizes.m, sizes.n, sizes.k), around.count)
-        fits = blocks_per_sm(kind, c, read, spec) > 0
-        if not reads_orders(gemm):
-            fits = fits & wgmma.reads(c, read)
-        kernel = np.where(fits, timed.seconds, np.inf)
+        timed = wgmma_terms.timed(c, read, spec, around.count)
+        kernel = timed.seconds
     else:
         kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)
         if kind == "mma" and around.loads_bytes < TMA_BYTES and spec.compute_capability == FITTED_FOR:
@@ -166,7 +161,7 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     """What the trees ask about that know a problem alone."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
-    sizes = np.log2(np.maximum(1.0, (read.m, read.n, read.k, count * read.flops, moved_bytes))).tolist()
+    sizes = (log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
     return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 
@@ -199,11 +194,11 @@ def _ranks_of(
     for one, rows, us in zip(found, chosen, seconds, strict=True):
         if not len(rows):
             continue
-        c, read, sizes = one.columns[rows], one.read, one.sizes.at(rows)
+        c, read = one.columns[rows], one.read
         if kind == "wgmma":
-            told.append(wgmma_features.ranks(trees, c, read, spec, sizes, one.timed.at(rows), us, count))
+            told.append(wgmma_features.ranks(trees, c, read, spec, one.timed.at(rows), us, count))
         else:
-            each = one.timed.at(rows), us, one.reduced[rows]
+            sizes, each = one.sizes.at(rows), (one.timed.at(rows), us, one.reduced[rows])
             told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
     return np.concatenate(told, axis=1) if len(told) > 1 else told[0]
 
@@ -243,8 +238,8 @@ def features(
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated, of
     which `finishing` behind the kernel. busiest: of kernels of warps."""
     if busiest is None:
-        timed = wgmma_terms.timed(c, read, spec, sizes, count)
-        sized = wgmma_features.sized_features(c, read, spec, sizes, timed, seconds, count)
+        timed = wgmma_terms.timed(c, read, spec, count)
+        sized = wgmma_features.sized_features(c, read, spec, timed, seconds, count)
         return stacked((*wgmma_features.class_features(c, read, spec), *sized), len(c))
     sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, (busiest, seconds, finishing), count)
     return stacked((*_class_features(kind, c, read, spec), *sized), len(c))

@@ -3,7 +3,9 @@ operations on columns, where the terms take many."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.cost.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.cost.exchange import filled_sms, shared_out, streams_k
@@ -31,13 +34,28 @@ _MOST_WORK = 1.35
 """Times of the least work of the busiest SM, above which kernels are not looked at closely."""
 
 
-def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1) -> Columns:
-    """Kernels, with split-K, whose busiest SM has little more work than that of the best of them. loads_bytes: that
-    rows of A and B are multiples of."""
-    if not len(c):
-        return c
+def promising(
+    kind: str, c: Columns, ends: Sequence[int], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1
+) -> Any:
+    """Places of kernels, with split-K, whose busiest SM has little more work than that of the best of their table.
+    ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of."""
     if kind == "wgmma":
-        return _promising_of_wgmma(c, gemm, spec, count)
+        (work, whole), most = _work_of_wgmma(c, gemm, spec, count), _MOST_WORK
+    else:
+        (work, whole), most = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count), _MOST_CLOCKS
+    kept = np.empty(len(c), dtype=bool)
+    for start, end in pairwise((0, *ends)):
+        mine, alone = work[start:end], whole[start:end]
+        # Without split-K too: a call may have no workspace, or one order of summation.
+        least = np.where(alone, mine.min(where=alone, initial=np.inf), mine.min())
+        kept[start:end] = mine <= most * least
+    return kept.nonzero()[0]
+
+
+def _clocks_of_warps(
+    kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int
+) -> tuple[Any, Any]:
+    """Clocks of the busiest SM, and which kernels have no split-K."""
     split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n)
     blocks, steps = shared_out(c, tiles, tiles_along(gemm.k, c.k), spec.sm_count * together, count)
@@ -50,9 +68,7 @@ def promising(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: 
     if not whole.all():
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
         work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
-    work += _START_CLOCKS
-    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
-    return c[work <= _MOST_CLOCKS * least]
+    return work + _START_CLOCKS, whole
 
 
 _MOST_CLOCKS = 1.35
@@ -63,22 +79,19 @@ _START_CLOCKS = 5000
 """Of a launch, and of the first and the last of a block."""
 
 
-def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+def _work_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> tuple[Any, Any]:
+    """Work of the busiest SM, and which kernels have no split-K."""
     split = c.split_k
-    parts = split * c.cluster_k if c.cluster_k.max() > 1 else split
+    parts = split * c.cluster_k
     blocks = c.tiles * parts * count
-    # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
-    if count > 1:
-        (many,) = ((c.persistent > 0) | (blocks <= spec.sm_count)).nonzero()
-        if len(many):
-            c, blocks, parts, split = c[many], blocks[many], parts[many], split[many]
     whole = split == 1
-    steps = tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
+    steps = tiles_along(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), parts)
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
-    # Without split-K too: a call may have no workspace, or one order of summation.
-    least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())
-    return c[work <= _MOST_WORK * least]
+    if count > 1:  # blocks of a batch whose sums are short begin and end too often, if each has one tile
+        many = (c.persistent > 0) | (blocks <= spec.sm_count)
+        work = np.where(many | (not many.any()), work, np.inf)
+    return work, whole
 
 
 def k_tile_work(core: Columns, products: int) -> Column:

@@ -21,9 +21,10 @@ from tilewright.planning.packing import TMA_BYTES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
-_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40}
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40, 1: 0.20}
 """What is left of the speed of an mma.sync kernel whose copies are so many bytes wide, which the model takes for faster
-than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element."""
+than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element; FP8 at any
+byte, of which no kernel was measured, as half as many bytes an access."""
 
 SLOW_B = 1.03
 """How much longer than by the model SIMT kernels take that transpose B on its way through shared memory, but for the

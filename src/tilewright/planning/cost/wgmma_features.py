@@ -9,17 +9,17 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.planning.cost.correction import Trees
-from tilewright.planning.cost.exchange import exchange_clocks
 from tilewright.planning.cost.wgmma_terms import (
     L2_BYTES_PER_SECOND,
     Timed,
     blocks_together,
     boxes_of,
     class_of,
+    stage_row_bytes,
     with_clocks,
 )
 from tilewright.problem.gemm import Gemm, Order
@@ -39,58 +39,42 @@ def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
 
 
 def sized_features(
-    c: Columns,
-    gemm: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    timed: Timed,
-    seconds: Any,
-    count: int = 1,
+    c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1
 ) -> tuple[Any, ...]:
     """The rest of what the trees ask about. seconds: as estimated."""
-    m, n, k = sizes
     c = with_clocks(c, gemm, spec)
     rows, columns, blocks, waves, clocks = timed.rows, timed.columns, timed.blocks, timed.waves, timed.clocks
     slots, clock_hz = c.slots, spec.tensor_clock_mhz * 1e6
-    element = gemm.dtype.bytes * count
-    a_bytes, b_bytes = np.maximum(m * k, 1) * element, np.maximum(n * k, 1) * element
+    m, n, k, element = gemm.m, gemm.n, gemm.k, gemm.dtype.bytes * count
+    a_bytes, b_bytes = max(m * k, 1) * element, max(n * k, 1) * element
     memory = (a_bytes + b_bytes + m * n * gemm.out.bytes * count) / (spec.dram_gb_per_s * 1e9)
+    sizes = np.log2((m, n, max(k, 1), a_bytes / spec.l2_bytes, b_bytes / spec.l2_bytes)).tolist()
     operands = gemm.epilogue.operands
     return (
         *(c.dependent_launch, c.split_k, c.raster_rows, np.log2(blocks / slots), blocks / (slots * waves)),
         *(np.log2(waves), np.log2(np.maximum(timed.steps, 1)), np.log2(clocks), np.log2(rows), np.log2(columns)),
         *(np.minimum(c.raster_rows, rows) / rows, rows * c.m / m, columns * c.n / n),
         *(memory / seconds, timed.steps * clocks * waves / clock_hz / seconds, np.log2(seconds)),
-        *(np.log2(m), np.log2(n), np.log2(np.maximum(k, 1))),
-        *(np.log2(a_bytes / spec.l2_bytes), np.log2(b_bytes / spec.l2_bytes)),
-        *(exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds, c.promoted / clocks),
+        *sizes,
+        *(c.exchange / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
-        *(*_asked_of_l2(c, timed, np.asarray(n) > m, seconds), log2(rows_begin_at(gemm, "C"))),
+        *(*_asked_of_l2(c, timed, gemm, seconds), log2(rows_begin_at(gemm, "C"))),
     )
 
 
-def _asked_of_l2(c: Columns, timed: Timed, streams_b: Any, seconds: Any) -> tuple[Any, Any]:
+def _asked_of_l2(c: Columns, timed: Timed, gemm: Gemm, seconds: Any) -> tuple[Any, Any]:
     """Requests to the L2 of the longer operand, which comes from memory, and of both, as shares of what it can give.
     Clusters ask once for what their blocks share; so do two blocks that follow each other, on the two SMs of a TPC: of
-    a tile of B where they go down the rows, else of A. streams_b: whether B is the longer one."""
+    a tile of B where they go down the rows, else of A."""
     alone = c.cluster_m * c.cluster_n * c.cluster_k * c.split_k == 1
     down = np.minimum(c.raster_rows, timed.rows) > 1
     a_rows = c.m / np.where(alone & ~down & (timed.columns > 1), 2, c.cluster_n)
     b_rows = c.n / np.where(alone & down, 2, c.cluster_m)
-    share = timed.blocks * timed.steps * c.stage_bytes / (L2_BYTES_PER_SECOND * seconds)
-    return np.where(streams_b, b_rows, a_rows) * share, (a_rows + b_rows) * share
+    share = timed.blocks * timed.steps * stage_row_bytes(gemm) / (L2_BYTES_PER_SECOND * seconds)
+    return (b_rows if gemm.n > gemm.m else a_rows) * share, (a_rows + b_rows) * share
 
 
-def ranks(
-    trees: Trees,
-    c: Columns,
-    gemm: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    timed: Timed,
-    seconds: Any,
-    count: int = 1,
-) -> Any:
+def ranks(trees: Trees, c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1) -> Any:
     """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
     table that is kept."""
 
@@ -98,5 +82,5 @@ def ranks(
         return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
 
     first = c.fact((trees, *class_of(gemm), spec), found)
-    sized = sized_features(c, gemm, spec, sizes, timed, seconds, count)
+    sized = sized_features(c, gemm, spec, timed, seconds, count)
     return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])

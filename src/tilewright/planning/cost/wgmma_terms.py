@@ -18,16 +18,25 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.columns import Column, Columns, has_column
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_scales import columns_of, fragments_of, promotes_in_turn, rows_of, sharing
-from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, stages_c, stores_rows, tma_stores
+from tilewright.kernels.wgmma_steps import (
+    INSTRUCTION_ROWS,
+    SWIZZLE_ATOM_BYTES,
+    reads_orders,
+    stages_c,
+    stores_rows,
+    tma_stores,
+)
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.units import ceil_div
 
 _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
@@ -153,7 +162,7 @@ def constants(dtype: DType) -> Constants:
 
 def blocks_together(c: Any) -> Column:
     """Blocks that share an SM; a table of `wgmma_core` has them as a column."""
-    return c.per_sm if "per_sm" in getattr(c, "names", ()) else np.maximum(1, wgmma.blocks_per_sm(c))
+    return c.per_sm if has_column(c, "per_sm") else np.maximum(1, wgmma.blocks_per_sm(c))
 
 
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
@@ -163,6 +172,16 @@ def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
         return 1
     row_bytes = rows * gemm.dtype.bytes
     return np.where(row_bytes % 128 == 0, 1, np.where(row_bytes % 64 == 0, 2, 4))
+
+
+def pieces_of(gemm: Gemm) -> int:
+    """Of which an operand consists."""
+    return 1 if gemm.pieces is None else gemm.pieces.count
+
+
+def stage_row_bytes(gemm: Gemm) -> int:
+    """Of a row of A or a column of B in a stage, of all of its pieces."""
+    return pieces_of(gemm) * SWIZZLE_ATOM_BYTES
 
 
 def mma_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
@@ -249,36 +268,43 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     """Kernels with what no size of a problem changes: found once for a table that is kept, with the constants that are
     shipped.
 
-    asked_bytes: of the L2 by a block for a k tile. sms: that blocks fill; slots, room: blocks of all SMs, and of those.
+    asked_bytes: of the L2 by a block for a k tile. slots, room: blocks of all SMs, and of those that blocks fill.
     slowest: clocks of a k tile, but for what arrives from outside of a matrix; arriving: rows of its tiles, by the
-    boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. parted: bytes that memory moves more for
-    a row of C where two tiles meet; cut: for an element of C whose rows begin inside sectors. whole, part: clocks of an
-    epilogue that stores C, or a part. All are floats, and sizes as well: NumPy converts integers at each operation.
+    boxes that bring them. promoted, least: `promotion_clocks`, `least_clocks`. crowd: times of a block's clocks where
+    several share an SM. parted: bytes that memory moves more for a row of C where two tiles meet; cut: for an element
+    of C whose rows begin inside sectors. exchange: seconds in which blocks of a cluster exchange sums. whole, part:
+    clocks of an epilogue that stores C, or a part; between: the
+    share of one that lies between two tiles. start: microseconds of a launch, infinite of kernels that a device or the
+    operands rule out. uneven_waves: `_uneven`. All are floats, and sizes as well: NumPy converts integers at each
+    operation.
     """
 
     def found(c: Columns) -> dict[str, Any]:
         used = at or constants(gemm.dtype)
-        multiplied = ("m", "n", "k", "cluster_m", "cluster_n", "cluster_k", "ping_pong", "persistent")
+        multiplied = ("m", "n", "cluster_m", "cluster_n", "cluster_k", "ping_pong", "persistent")
         mma, reads = mma_clocks(c, gemm, spec, used), read_bytes(c, gemm)
         a_rows = c.m * boxes_of(c.m, gemm, "A") ** used.boxes
         b_rows = c.n * boxes_of(c.n, gemm, "B") ** used.boxes
         asked = asked_rows(gemm, "A", a_rows, c.cluster_n) + asked_rows(gemm, "B", b_rows, c.cluster_m)
-        stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
+        row_bytes = stage_row_bytes(gemm)
         slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (used.latency + mma) / c.stages)
         slowest = np.maximum(slowest, fragment_clocks(c))
+        slowest = np.maximum(slowest, (a_rows + b_rows) * row_bytes / used.arrival)
         together = blocks_together(c) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
+        runs = (blocks_per_sm("wgmma", c, gemm, spec) > 0) & (reads_orders(gemm) | wgmma.reads(c, gemm))
+        apart = c.cluster_m * c.cluster_n * c.cluster_k < 4
         return {
             **{name: 1.0 * getattr(c, name) for name in multiplied},
             "together": 1.0 * together,
             "slots": spec.sm_count * together,
             "room": sms * together,
-            "stage_bytes": stage_bytes,
-            "slowest": np.maximum(slowest, asked * stage_bytes / used.l2),
-            "asked_bytes": asked * stage_bytes,
+            "crowd": np.where(together > 1, together * (1 + used.crowd), 1.0),
+            "slowest": np.maximum(slowest, asked * row_bytes / used.l2),
+            "asked_bytes": asked * row_bytes,
             "arriving": a_rows + b_rows,
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
@@ -286,6 +312,10 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "cut": _CUT_BYTES * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used) + by_warps / _ROW_BYTES_PER_CLOCK,
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
+            "exchange": exchange_clocks(c) / spec.tensor_clock_mhz / 1e6,
+            "between": 1 - used.hidden * c.persistent,
+            "start": np.where(runs, used.launch + used.persistent * c.persistent, np.inf),
+            "uneven_waves": np.where(apart, np.where(c.persistent > 0, np.inf, 1.0), 0.0),
         }
 
     if at is not None:
@@ -311,22 +341,22 @@ class Timed(NamedTuple):
         return Timed(*(column.take(rows) for column in self))
 
 
-def dram_bytes(c: Any, gemm: Gemm, sizes: tuple[Column, ...], tiles: tuple[Column, Column], spec: DeviceSpec) -> Column:
-    """Each matrix once; operands that the L2 does not hold as often as waves of tiles come back to them. sizes: m, n,
-    k. tiles: rows and columns of them."""
-    m, n, k = sizes
-    size_bytes = gemm.dtype.bytes * c.pieces
-    read = (m * k + n * k) * size_bytes
-    kept = _KEPT_IN_L2 * spec.l2_bytes
-    if np.max(read, initial=0) > kept:
+def dram_bytes(c: Any, gemm: Gemm, tiles: tuple[Column, Column], spec: DeviceSpec) -> Column:
+    """Each matrix once; operands that the L2 does not hold as often as waves of tiles come back to them. tiles: rows
+    and columns of them."""
+    m, n, k = gemm.m, gemm.n, gemm.k
+    size_bytes = gemm.dtype.bytes * pieces_of(gemm)
+    read: Column = (m * k + n * k) * size_bytes
+    if read > _KEPT_IN_L2 * spec.l2_bytes:
         high_tiles, wide_tiles = tiles
-        together = np.minimum(c.slots, high_tiles * wide_tiles)
+        of_grid = high_tiles * wide_tiles
+        together = np.minimum(c.slots, of_grid)
         high = np.minimum(np.minimum(c.raster_rows, high_tiles), together)
         wide = np.minimum(wide_tiles, together / high)
         high = np.maximum(high, together / wide)
-        again = high_tiles * wide_tiles / together * (high * c.m + wide * c.n) * k * size_bytes
+        again = of_grid / together * (high * c.m + wide * c.n) * k * size_bytes
         most = wide_tiles * m * k + high_tiles * n * k
-        read = np.where(read > kept, np.maximum(read, np.minimum(again, most)), read)
+        read = np.maximum(read, np.minimum(again, most))
     return read + m * n * gemm.out.bytes * (1 + matrices_read(gemm))
 
 
@@ -337,14 +367,13 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
-def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
+def _uneven(c: Any, blocks: Column, waves: Column, spec: DeviceSpec) -> Column:
     """The share that dependent launch adds to memory's time. Blocks that start where others leave SMs idle, and the
     rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
-    come in waves, or in clusters of four, each of which needs as many free SMs of a GPC."""
-    alone = (c.cluster_m * c.cluster_n * c.cluster_k < 4) & ((waves == 1) | (c.persistent > 0))
-    an_sm = blocks / (c.slots / c.together * waves)
+    come in more than `uneven_waves`, or in clusters of four, each of which needs as many free SMs of a GPC."""
+    an_sm = blocks / (spec.sm_count * waves)
     share = an_sm / np.ceil(an_sm)  # where an SM has room for more than it gets, blocks are spread out all the same
-    idle = np.where(alone & (share > 0.5), 1 - share, 0.0)
+    idle = np.where((waves <= c.uneven_waves) & (share > 0.5), 1 - share, 0.0)
     return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
 
 
@@ -377,66 +406,70 @@ def _function_clocks(c: Columns, gemm: Gemm, body: Any) -> Any:
     return np.where(c.ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
 
 
-def timed(
-    c: Columns,
-    gemm: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    count: int = 1,
-    at: Constants | None = None,
-) -> Timed:
-    """Of each configuration, for m, n, k as it finds them, of `count` problems. at: by default what is shipped."""
+def timed(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, at: Constants | None = None) -> Timed:
+    """Of each configuration, for `count` problems. gemm: behind the packing. at: by default what is shipped."""
     c = with_clocks(c, gemm, spec, at)
     at = at or constants(gemm.dtype)
-    m, n, k = sizes
-    ping_pong, persistent, together = c.ping_pong, c.persistent, c.together
-    rows, columns = np.ceil(m / c.m), np.ceil(n / c.n)
+    rows, columns = np.ceil(gemm.m / c.m), np.ceil(gemm.n / c.n)
     parts = parts_of(c)
     in_clusters = np.ceil(rows / c.cluster_m) * c.cluster_m * (np.ceil(columns / c.cluster_n) * c.cluster_n)
     blocks = in_clusters * parts * count
     waves = np.maximum(1, np.ceil(blocks / c.room - 1e-9))
-    steps = np.ceil(np.ceil(k / c.k) / parts)
-    # TMA fills rows outside of a matrix with zeros more slowly than it copies.
-    outside = np.maximum(0, c.m - m) + np.maximum(0, c.n - n)
-    arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival
-    clocks = np.maximum(c.slowest, arriving) + at.iteration / (1 + ping_pong * (waves > 1)) + c.promoted
+    steps = np.ceil(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes) / parts)
+    clocks = c.slowest
+    if min(gemm.m, gemm.n) < wgmma.MAX_COLUMNS:
+        # TMA fills rows outside of a matrix with zeros more slowly than it copies.
+        outside = np.maximum(0, c.m - gemm.m) + np.maximum(0, c.n - gemm.n)
+        clocks = np.maximum(clocks, (c.arriving + at.outside * outside) * stage_row_bytes(gemm) / at.arrival)
+    clocks = clocks + at.iteration / (1 + c.ping_pong * (waves > 1)) + c.promoted
     read = reads_pieces(gemm, spec)
-    full = c.room / together if read else spec.sm_count
-    crowd = np.where((together > 1) & (blocks > full), together * (1 + at.crowd), 1.0)
+    full = c.room / c.together if read else spec.sm_count
+    crowd = np.where(blocks > full, c.crowd, 1.0)
     body = steps * clocks * crowd
     if gemm.pieces is not None:  # of others, `correction` knows better
-        shared = np.where(crowd == 1, 1, together)
+        shared = np.where(crowd == 1, 1, c.together)
         body = np.maximum(body, steps * shared * c.least)
     split = c.split_k > 1
     epilogue = np.where(split, c.part, c.whole)
     # Between two tiles comes an epilogue; with ping-pong it slows MMAs, and two take longer than those of short sums.
-    between = epilogue * (1 - at.hidden * persistent)
-    waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
-    between = np.where((ping_pong > 0) & tma_stores(gemm), waiting, between)
+    between = epilogue * c.between
+    if tma_stores(gemm):
+        waiting = np.minimum(between, _SLOWED * body) + np.maximum(0.0, (epilogue - body) / 2)
+        between = np.where(c.ping_pong > 0, waiting, between)
     busy_clocks = waves * (body + _function_clocks(c, gemm, body)) + epilogue + (waves - 1) * between
     sm_seconds = busy_clocks / (spec.tensor_clock_mhz * 1e6)
+    asked_bytes = blocks * steps * c.asked_bytes
     if gemm.pieces is None:
-        sm_seconds = np.maximum(sm_seconds, blocks * steps * c.asked_bytes / _REPEATED_BYTES_PER_SECOND)
+        sm_seconds = np.maximum(sm_seconds, asked_bytes / _REPEATED_BYTES_PER_SECOND)
+    moved_bytes, behind = _moved_bytes(c, gemm, spec, (rows, columns), count)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
-    written_bytes, behind = partials(c, gemm, spec)
-    parted_bytes = m * c.parted * (columns - 1) + written_bytes
-    if is_misaligned(gemm, "C"):
-        large = count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes
-        parted_bytes = parted_bytes + m * n * c.cut * np.logical_not(split) * (_LARGE_CUT if large else 1.0)
-    moved_bytes = count * (dram_bytes(c, gemm, sizes, (rows, columns), spec) + parted_bytes)
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
-    memory = memory * (1 + _uneven(c, blocks, waves))
+    memory = memory * (1 + _uneven(c, blocks, waves, spec))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
         if read:
-            memory = _reading(c, memory, blocks * steps * c.asked_bytes - moved_bytes, blocks, waves, spec, at)
+            memory = _reading(c, memory, asked_bytes - moved_bytes, blocks, waves, spec, at)
             memory = memory + epilogue / (spec.tensor_clock_mhz * 1e6)  # which comes when memory has done its work
-    launch = at.launch + at.persistent * persistent + at.split * split
+    launch = c.start + at.split * split
     launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
     overlap = _READ_OVERLAP if read else at.overlap
     seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory) + behind
     if read:  # a block that has an SM to itself takes the deepest ring
-        seconds = np.where((together > 1) & (blocks <= full), np.inf, seconds)
+        seconds = np.where((c.together > 1) & (blocks <= full), np.inf, seconds)
     return Timed(rows, columns, blocks, waves, steps, clocks, seconds)
+
+
+def _moved_bytes(
+    c: Columns, gemm: Gemm, spec: DeviceSpec, tiles: tuple[Column, Column], count: int
+) -> tuple[Column, Column]:
+    """That memory moves, with what tiles that meet inside sectors add and partial results of folds; seconds of the
+    launches that read these. tiles: rows and columns of them."""
+    written_bytes, behind = partials(c, gemm, spec)
+    parted_bytes = gemm.m * c.parted * (tiles[1] - 1) + written_bytes
+    if is_misaligned(gemm, "C"):
+        large = count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes
+        whole = c.split_k == 1
+        parted_bytes = parted_bytes + gemm.m * gemm.n * c.cut * whole * (_LARGE_CUT if large else 1.0)
+    return count * (dram_bytes(c, gemm, tiles, spec) + parted_bytes), behind

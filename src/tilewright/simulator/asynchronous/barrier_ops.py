@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
+from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, held_back, values
 from tilewright.simulator.asynchronous.phases import MBARRIERS
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Kind
@@ -175,14 +174,7 @@ class WaitBarrierStep(BarrierOp):
                 self._check_acquires(convoy, lanes, keys)
             convoy.pc += 1
             return (convoy,)
-        held = np.zeros(len(convoy.warps), np.bool_)
-        held[lanes[~passes] // WARP_THREADS] = True
-        if not held.all():
-            return convoy.part(~held), convoy.part(held)
-        # Of each warp the first lane that must wait; the others are looked at when that one may go on.
-        _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
-        convoy.wait = Wait(self.site, phases, keys[~passes][first], parity[~passes][first])
-        return (convoy,)
+        return held_back(convoy, lanes[~passes], Wait(self.site, phases, keys[~passes], parity[~passes]))
 
     def _check_acquires(self, convoy: Convoy, lanes: Array, keys: Array) -> None:
         """A wait within the block makes visible what TMA brought, and not what threads of other blocks stored."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import async_stmt
-from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, Ref
 from tilewright.isa.wgmma import numbered_by_ptx
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
 from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, StoreAsyncOp, TmaLoadOp, TmaStoreOp, WaitStoresOp

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import Scope
 from tilewright.simulator.asynchronous.flags import COPY_ENGINES, FLAGS, Flags, Setting
-from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
+from tilewright.simulator.asynchronous.lanes import UnitOp, acting, held_back, values
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
@@ -112,13 +111,7 @@ class WaitFlagStep(FlagOp):
                 self._take_up(convoy, lanes, known.setting(flag), row)
             convoy.pc += 1
             return (convoy,)
-        held = np.zeros(len(convoy.warps), np.bool_)
-        held[lanes[~passes] // WARP_THREADS] = True
-        if not held.all():
-            return convoy.part(~held), convoy.part(held)
-        _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
-        convoy.wait = Wait(self.site, self, flags[~passes][first], wanted[~passes][first])
-        return (convoy,)
+        return held_back(convoy, lanes[~passes], Wait(self.site, self, flags[~passes], wanted[~passes]))
 
     def _take_up(self, convoy: Convoy, lanes: Array, setting: Setting | None, row: int) -> None:
         """A warp knows what the setter of a flag knew, where the flag orders the two."""

@@ -11,7 +11,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.context import Context, where
-from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Issue, Kind, Site, Where
 from tilewright.simulator.index import Place
 
@@ -55,6 +55,18 @@ class UnitOp:
         self, kind: Kind, headline: str, place: Where, *, buffer: str = "", note: str = "", hint: str = ""
     ) -> None:
         self.context.findings.report(kind, headline, place, buffer, note=note, hint=hint)
+
+
+def held_back(convoy: Convoy, lanes: Array, wait: Wait) -> tuple[Convoy, ...]:
+    """The warps that wait, alone. lanes: those that must; wait: for what each of them does."""
+    warps, first = np.unique(lanes // WARP_THREADS, return_index=True)
+    if len(warps) < len(convoy.warps):
+        held = np.zeros(len(convoy.warps), np.bool_)
+        held[warps] = True
+        return convoy.part(~held), convoy.part(held)
+    # Of each warp the first lane that must wait; the others are looked at when that one may go on.
+    convoy.wait = Wait(wait.site, wait.thing, wait.keys[first], wait.wanted[first])
+    return (convoy,)
 
 
 def acting(convoy: Convoy) -> Array:

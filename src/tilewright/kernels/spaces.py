@@ -211,6 +211,15 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     return c[legal(wgmma.LAWS, c, gemm)]
 
 
+def wgmma_streams(c: Columns, gemm: Gemm) -> Columns:
+    """Kernels of a table without clusters, whose k resident blocks share out in equal parts: with swap-AB, for skinny
+    problems. base: the row."""
+    alone = (c.cluster_m * c.cluster_n == 1) & (c.swap_ab > 0) & (c.persistent > 0) & (c.split_k == 1)
+    base = np.flatnonzero(alone & (c.accumulators * c.pieces == 1) & (c.promote_every == 0) & (c.consumers < 3))
+    c = c[base].with_columns(base=base, stream_k=np.ones(len(base), dtype=np.int64))
+    return c[np.flatnonzero(legal(wgmma.LAWS, c, gemm))]
+
+
 _MOST_SMALL_WARPS = 8
 """Of a block with a small tile: more would share few MMAs."""
 

@@ -505,7 +505,12 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (
             (c.stream_k > 0)
-            & ((c.persistent == 0) | (c.ping_pong > 0) | (c.cluster_m * c.cluster_n * c.cluster_k > 1) | (c.split_k > 1))
+            & (
+                (c.persistent == 0)
+                | (c.ping_pong > 0)
+                | (c.cluster_m * c.cluster_n * c.cluster_k > 1)
+                | (c.split_k > 1)
+            )
         ),
         lambda c, g: "blocks that share out the k of all tiles are persistent, without ping-pong, clusters and split-K",
     ),

@@ -246,7 +246,8 @@ def _streamed(
     kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int, count: int
 ) -> tuple[Step, int, tuple[tuple[int, int], ...], int]:
     """What stream-K needs beside the matrices: the launch that clears the flags of tiles, the least k of a block, the
-    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`. count: of problems."""
+    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`. count: of
+    problems."""
     assert isinstance(config.kernel, SimtConfig | WgmmaConfig)
     m, n, k = config.kernel.tile
     tiles = count * ceil_div(gemm.m, m) * ceil_div(gemm.n, n)

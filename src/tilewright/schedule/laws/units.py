@@ -35,7 +35,7 @@ def tma_boxes_are_whole(program: Program) -> Iterator[Violation]:
                 hint="leave rows= out of Relayout: wgmma reads elements of 2 bytes either way.",
             )
         for number, span in enumerate(tile.spans):
-            in_atoms = staged.operand != "C" and number == tile.minor  # a box for each swizzle atom
+            in_atoms = isinstance(staged.arrangement, SwizzleAtoms) and number == tile.minor  # a box for each swizzle atom
             if len(span.runs) != 1 or span.runs[0].stride != 1 or (span.extent > MAX_BOX and not in_atoms):
                 yield Violation(
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",

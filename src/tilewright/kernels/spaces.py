@@ -193,7 +193,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
     across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)
     held = across == 1 and gemm.dtype.bytes == 4 and gemm.multiplies_tf32
-    common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),), "stream_k": (0,)}
+    common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),)}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(
@@ -209,15 +209,6 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     c = c[(c.blocks == 1) | small]
     c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks, gemm))
     return c[legal(wgmma.LAWS, c, gemm)]
-
-
-def wgmma_streams(c: Columns, gemm: Gemm) -> Columns:
-    """Kernels of a table without clusters, whose k resident blocks share out in equal parts: with swap-AB, for skinny
-    problems. base: the row."""
-    alone = (c.cluster_m * c.cluster_n == 1) & (c.swap_ab > 0) & (c.persistent > 0) & (c.split_k == 1)
-    base = np.flatnonzero(alone & (c.accumulators * c.pieces == 1) & (c.promote_every == 0) & (c.consumers < 3))
-    c = c[base].with_columns(base=base, stream_k=np.ones(len(base), dtype=np.int64))
-    return c[np.flatnonzero(legal(wgmma.LAWS, c, gemm))]
 
 
 _MOST_SMALL_WARPS = 8

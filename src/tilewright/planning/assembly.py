@@ -17,7 +17,6 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.cost.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
@@ -126,9 +125,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     steps += _copied(kernels, request, copies, places)
     length, workspace = 0, tuple[tuple[int, int], ...]()
     if config.stream_k:
-        zeroed, length, workspace, size_bytes = _streamed(
-            kernels, inner, config, size_bytes, 1 if stack is None else stack.count
-        )
+        zeroed, length, workspace, size_bytes = _streamed(kernels, inner, config, size_bytes)
         steps.append(zeroed)
     if config.split_k > 1:
         steps += _parts(kernels, request, inner, alignment, config, places, at)
@@ -243,14 +240,13 @@ def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None
 
 
 def _streamed(
-    kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int, count: int
+    kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int
 ) -> tuple[Step, int, tuple[tuple[int, int], ...], int]:
     """What stream-K needs beside the matrices: the launch that clears the flags of tiles, the least k of a block, the
-    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`. count: of
-    problems."""
-    assert isinstance(config.kernel, SimtConfig | WgmmaConfig)
+    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`."""
+    assert isinstance(config.kernel, SimtConfig)
     m, n, k = config.kernel.tile
-    tiles = count * ceil_div(gemm.m, m) * ceil_div(gemm.n, n)
+    tiles = ceil_div(gemm.m, m) * ceil_div(gemm.n, n)
     flags, sums_at = tiles * FLAGS_OF_A_TILE, at + round_up(tiles * FLAGS_OF_A_TILE * F32.bytes, 256)
     nothing = MatrixCopy(0, 0, 0, 1, flags, flags)  # a copy has zeros beyond its source
     problem = Relayout((nothing,), F32, F32)

@@ -84,7 +84,7 @@ def is_shared(shards: Shards, config: PlanConfig) -> bool:
     """Whether ranks can share a product that is computed so. Where they sum it, no tile has rows of two of them, and
     consumers leave the producer's warpgroup registers for a courier (`register_budgets`)."""
     kernel = config.kernel
-    if config.shares_k or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
+    if config.split_k > 1 or not isinstance(kernel, WgmmaConfig) or not kernel.persistent or kernel.cluster_k > 1:
         return False
     if shards.summed:
         rows = kernel.m * kernel.cluster_m

@@ -46,7 +46,7 @@ from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, Stack, behind_packing, ways_to_pack
 from tilewright.planning.raster import first_out
-from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, streaming_skinny, with_split_k
+from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.quantization import BLOCK
@@ -230,8 +230,6 @@ def ranked(
         sizes = (proposed if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
         sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
-        streams = kind == "wgmma" and known and not keep_order and not promote_every
-        sources += streaming_skinny(table, gemm, spec, count) if streams else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
         if kind == "simt":

@@ -76,8 +76,7 @@ def visited(config: PlanConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) ->
     kernel = config.kernel
     if not isinstance(kernel, WgmmaConfig) or kernel.raster_rows < 2:
         return config
-    alone = kernel.persistent and not kernel.ping_pong and not kernel.stream_k
-    if alone and count * _blocks(kernel, gemm) <= spec.sm_count:
+    if kernel.persistent and not kernel.ping_pong and count * _blocks(kernel, gemm) <= spec.sm_count:
         return replace(config, kernel=replace(kernel, persistent=False, raster_rows=1))
     kernel = replace(kernel, raster_rows=int(rows_together(kernel, gemm, spec)))
     first = first_out(kernel, np.array(kernel.evict_first), gemm, spec)

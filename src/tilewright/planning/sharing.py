@@ -10,7 +10,7 @@ from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import simt
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.spaces import simt_streams, wgmma_streams, with_cluster_k
+from tilewright.kernels.spaces import simt_streams, with_cluster_k
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.problem.gemm import Gemm
@@ -81,28 +81,6 @@ def sharing_k(
 
 _LEAST_TO_STREAM = 16
 """k tiles of a tile from which on it may pay that blocks of stream-K meet inside it."""
-
-
-def streaming_skinny(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> list[Columns]:
-    """A table of kernels of wgmma for skinny problems, whose blocks share out the k of all tiles of `count` problems in
-    equal parts: one row of tiles, of which there are enough for all SMs. Memory bounds them, and serves SMs unequally:
-    of equal bytes, each reads on where others end (record 0084)."""
-    if spec.compute_capability != (9, 0) or c.table is None or gemm.m > _SKINNY_ROWS:
-        return []
-    found = c.table.known(("streams", *_decide_laws("wgmma", gemm)), lambda kept: wgmma_streams(kept, gemm).kept())
-    rows = np.arange(len(c.table)) if c.rows is None else c.rows
-    tiles = np.zeros(len(c.table), dtype=np.int64)
-    tiles[rows] = c.tiles
-    tiles = tiles.take(found.base)
-    one_row = (gemm.m <= found.m) & (tiles * count * gemm.k >= _LEAST_STREAMED_K * spec.sm_count * found.k)
-    found = found.with_columns(tiles=tiles)[(tiles > 0) & one_row]
-    return [found] if len(found) else []
-
-
-_SKINNY_ROWS = 128
-
-_LEAST_STREAMED_K = 8
-"""k tiles of a block of stream-K, below which its start takes more than it wins."""
 
 
 def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:

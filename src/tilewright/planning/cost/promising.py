@@ -75,8 +75,6 @@ def _promising_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) ->
     whole = split == 1
     steps = tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
-    if c.stream_k.any():
-        work = np.where(c.stream_k > 0, blocks * steps / spec.sm_count * c.k_tile_work, work)
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     # Without split-K too: a call may have no workspace, or one order of summation.
     least = np.where(whole, work.min(where=whole, initial=np.inf), work.min())

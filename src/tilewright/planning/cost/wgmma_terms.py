@@ -26,7 +26,7 @@ from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
-from tilewright.planning.cost.exchange import exchange_clocks, parts_of, shared_out
+from tilewright.planning.cost.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName
 
 _INSTRUCTIONS = 4
@@ -396,11 +396,6 @@ def timed(
     blocks = in_clusters * parts * count
     waves = np.maximum(1, np.ceil(blocks / c.room - 1e-9))
     steps = np.ceil(np.ceil(k / c.k) / parts)
-    streamed = c.stream_k > 0
-    if streamed.any():
-        some, each = shared_out(c, rows * columns * count, np.ceil(k / c.k), c.slots)
-        blocks, steps = np.where(streamed, some, blocks), np.where(streamed, each, steps)
-        waves = np.where(streamed, 1.0, waves)
     # TMA fills rows outside of a matrix with zeros more slowly than it copies.
     outside = np.maximum(0, c.m - m) + np.maximum(0, c.n - n)
     arriving = (c.arriving + at.outside * outside) * c.stage_bytes / at.arrival

@@ -34,9 +34,8 @@ def tma_boxes_are_whole(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} would be transposed on the way, and TMA keeps rows as they are stored.",
                 hint="leave rows= out of Relayout: wgmma reads elements of 2 bytes either way.",
             )
-        for number, span in enumerate(tile.spans):
-            in_atoms = isinstance(staged.arrangement, SwizzleAtoms) and number == tile.minor  # a box for each swizzle atom
-            if len(span.runs) != 1 or span.runs[0].stride != 1 or (span.extent > MAX_BOX and not in_atoms):
+        for span in tile.spans:
+            if len(span.runs) != 1 or span.runs[0].stride != 1 or span.extent > MAX_BOX:
                 yield Violation(
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
                     hint=f"split {span.dim} so that a block's tile is in one piece.",

@@ -182,7 +182,6 @@ class Pipelined:
     alternating: the two halves of the block alternate: one copies a tile while the other computes.
     interleave: the loop inside over whose iterations the next copies are spread; "" starts all at once.
     issue_distance: in each of those iterations, the iterations of the outer loop of MMAs that come before its copies.
-    issue_group: iterations whose TMA loads the producer issues together, when it has stages for all of them.
     """
 
     loop: str
@@ -190,7 +189,6 @@ class Pipelined:
     alternating: bool = False
     interleave: str = ""
     issue_distance: int = 0
-    issue_group: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,6 @@ class _Writer:
         if ring is not None and ring.loop == staged.under and ring.interleave:
             distance = f", behind {ring.issue_distance} iteration(s) of its MMAs" if ring.issue_distance else ""
             words.append(f"a part in each {ring.interleave}{distance}")
-        if ring is not None and ring.loop == staged.under and ring.issue_group > 1:
-            words.append(f"{ring.issue_group} iterations issued together")
         if staged.prefetched:
             words.append("the next one loaded early" + (", in front of a fence" if staged.fenced else ""))
         if staged.route is Route.TMA or staged.finished:

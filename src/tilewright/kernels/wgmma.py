@@ -103,7 +103,6 @@ class WgmmaConfig(Tiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
     left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
     it lies with m or n contiguous, which wgmma cannot read from shared memory
-    issue_group: k tiles whose loads the producer issues together
     """
 
     consumers: int = 2
@@ -123,13 +122,12 @@ class WgmmaConfig(Tiled):
     accumulators: int = 1
     cluster_k: int = 1
     left_in_registers: bool = False
-    issue_group: int = 1
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first", "cluster_k", "left_in_registers", "issue_group"),
+        *("accumulators", "evict_first", "cluster_k", "left_in_registers"),
     )
 
     @property
@@ -156,7 +154,7 @@ class WgmmaConfig(Tiled):
             *nest(gemm, tile, promote_every=self.promote_every),
             *staged(gemm, tile),
             *loaded_by_tma(gemm, self.evict_first),
-            Pipeline("k_tile", self.stages, issue_group=self.issue_group),
+            Pipeline("k_tile", self.stages),
             *through_registers(tile),
             in_roles(self, self.register_budget(gemm)),
             *self._order_of_tiles(),
@@ -493,10 +491,6 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
-    ),
-    Law(
-        lambda c, g: (c.issue_group < 1) | ((c.issue_group > 1) & (2 * c.issue_group > c.stages)),
-        lambda c, g: f"loads of {c.issue_group} k tiles are issued together, of at most half of {c.stages} stages",
     ),
 )
 """What the lowering takes today, all in this place."""

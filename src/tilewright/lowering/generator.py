@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 
-from tilewright.ir.expr import HERE, ONE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import HERE, ZERO, Const, Env, Expr, Op, Select, Var, binary, both
 from tilewright.ir.stmt import Body, Carried, For, Let, Steady, Stmt
 from tilewright.lowering.kernel_parts import Steps, if_any, whole
 from tilewright.units import ceil_div
@@ -320,11 +320,7 @@ class NumberedStages:
 
     def following(self) -> tuple[Expr, Expr]:
         """The stage of the use behind the running one, and the parity of its phase."""
-        return self.after(ONE)
-
-    def after(self, uses: Expr) -> tuple[Expr, Expr]:
-        """The stage of the use so many behind the running one, and the parity of its phase."""
-        return _of_number(self.number + uses, self.stages)
+        return _of_number(self.number + 1, self.stages)
 
 
 def _of_number(number: Expr, stages: int) -> tuple[Expr, Expr]:

@@ -258,26 +258,13 @@ class TmaKernel:
         """All uses of the ring for a work item by the producer."""
         uses = self._numbered(item)
         events = (
-            Event(always(*uses.lets(self._fill.name), *self._wait_for_group(uses))),
+            Event(always(*uses.lets(self._fill.name))),
             Event(always(WaitBarrier(self.empty(self._fill), uses.parity ^ 1))),
             Event(steps_of(lambda env: self._load(env, uses.before)), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
         arrived = wait_for_rows(self._scheduler.tile_axes[0]) if self.program.arriving else ()
         return (*arrived, For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
-
-    def _wait_for_group(self, uses: NumberedStages) -> Body:
-        """In front of the first of the iterations whose loads are issued together: until the stages of the others are
-        empty too."""
-        assert self.program.pipelined is not None
-        group, later = self.program.pipelined.issue_group, Var("later")
-        if group == 1:
-            return ()
-        stage, parity = uses.after(later + 1)
-        exists = binary(Op.LT, Var(self._loop) + later + 1, self._count)
-        waits = If(exists, (WaitBarrier(self.empty(stage), parity ^ 1),))
-        begins = binary(Op.EQ, binary(Op.MOD, Var(self._loop), group), 0)
-        return (If(begins, (For(later.name, Const(group - 1), (waits,), unroll=True),)),)
 
     def _await_release(self, item: Item) -> Body:
         """Behind the last item, the producer of a clustered block waits until all stages are released: an arrival from

@@ -135,7 +135,6 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         "accumulators": (1,),
         "cluster_k": (1,),
         "left_in_registers": (0,),
-        "issue_group": (1,),
         "persistent": (1,),
         "raster_rows": (16,),
         "promote_every": (promote_every,),

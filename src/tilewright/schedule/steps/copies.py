@@ -95,8 +95,6 @@ class Pipeline(Step):
     interleave: a loop inside, each iteration of which starts a part of the next copies, so that its loads do not queue
     behind all. issue_distance: each part starts after so many iterations of the outer loop around that iteration's
     MMAs, not before them.
-    issue_group: a producer (`Specialize`) waits for so many stages, then issues their TMA loads together: what of them
-    follows each other in memory is asked for at the same time.
     """
 
     loop: str
@@ -104,7 +102,6 @@ class Pipeline(Step):
     alternating: bool = False
     interleave: str = ""
     issue_distance: int = 0
-    issue_group: int = 1
 
     speaks_of = ("loop",)
 
@@ -124,17 +121,7 @@ class Pipeline(Step):
         if self.interleave:
             find_loop(program, self.interleave)
         check_count(self.issue_distance, 0, doing, "the number of iterations before the copies")
-        check_count(self.issue_group, 1, doing, "the number of iterations whose loads are issued together")
-        if 2 * self.issue_group > self.stages and self.issue_group > 1:
-            refuse(
-                f"{doing}: loads of {self.issue_group} iterations are issued together, and there are {self.stages} "
-                "stages.",
-                note="half of the ring is multiplied while the other half is filled.",
-                hint=f"issue_group={self.stages // 2}, or more stages.",
-            )
-        ring = Pipelined(
-            *(self.loop, self.stages, self.alternating, self.interleave, self.issue_distance, self.issue_group)
-        )
+        ring = Pipelined(self.loop, self.stages, self.alternating, self.interleave, self.issue_distance)
         return check_program(replace(program, pipelined=ring), doing)
 
 

@@ -351,12 +351,13 @@ def simt_core(gemm: Gemm) -> Columns:
 
 def simt_streams(c: Columns, gemm: Gemm) -> Columns:
     """Tiles of FMAs of a table, not the smallest, whose k resident blocks share out in equal parts. By cp.async: of 128
-    accumulators a thread with a k of 8 too; not of ten warps, or threads of 12 columns and more, which spill."""
+    accumulators a thread with a k of 8 too; not of ten warps, or threads of 12 columns, which spill, as those of 20 and
+    28 do through registers."""
     by_async = (c.a_transport == "cp_async") & (c.b_transport == "cp_async")
     by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
     wide, sums = c.warp_n * c.lanes_m // WARP_THREADS, c.warp_m * c.warp_n // WARP_THREADS
     short = by_async & (c.k < 16) & (sums == _MOST_SUMS)
-    kept = ((c.k == 16) | short) & (by_registers | (by_async & (wide <= 8) & (warps_of(c) <= 8)))
+    kept = ((c.k == 16) | short) & ((by_registers & (wide <= 12)) | (by_async & (wide <= 8) & (warps_of(c) <= 8)))
     large = np.flatnonzero(kept & (c.persistent == 0) & (c.m * c.n >= _STREAMED_TILE))
     c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
     return c[np.flatnonzero(legal(simt.LAWS, c, gemm))]

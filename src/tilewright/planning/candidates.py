@@ -315,10 +315,10 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
 def _runs_ahead(c: Columns, gemm: Gemm) -> Any:
     """Kernels by cp.async that load fragments a k step ahead of their FMAs, the first of a tile behind the barrier
     before it, with copies between the k steps: their warps never all wait. Beside those that do not (H200, record
-    0083): threads of 48 and 64 accumulators with a k of 16 take 0.977 of the time (114 kernels, 0.86 to 1.07), eight
-    warps with 96 0.95 (31, 0.89 to 0.995), stream-K of 128 x 128 x 8 0.935 (10). Four warps with 96 or 128 take 0.94
-    where m, n and k have no edges (38, 0.81 to 1.02); with guards there are too few registers, 1.05 and up to 1.5, and
-    so with copies through registers (1.05)."""
+    0083): threads of 48 and 64 accumulators with a k of 16 take 0.976 of the time (115 kernels, 0.86 to 1.07), eight
+    warps with 96 0.95 (30, 0.89 to 0.995), stream-K of 128 x 128 x 8 0.935 (10). Four warps with 96 or 128 take 0.94
+    where m, n and k have no edges (38, 0.81 to 1.02); with guards there are too few registers, 1.04 and up to 1.5, and
+    so with copies through registers (1.06)."""
     sums, warps = accumulators_of(c), warps_of(c)
     even = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0) & (c.stream_k == 0)
     found = (sums >= 48) & (sums <= _MOST_BETWEEN) & (c.k == _DEEP)

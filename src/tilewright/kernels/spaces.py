@@ -399,8 +399,8 @@ def simt_tiles() -> Columns:
     small = m * n <= _SMALL_TILE
     kept = (warps >= np.where(small, 2, 4)) & (warps <= 12) & (sums * warps <= _MOST_SUMS_OF_A_BLOCK)
     kept &= (m <= 256) & (n >= 32) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
-    found = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
-    found = Columns({name: column[kept] for name, column in found.items()})
+    sizes = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
+    found = Columns({name: column[kept] for name, column in sizes.items()})
     usual = np.maximum(c.high, c.wide)[kept] < min(_LONG_THREADS)
     return found[np.flatnonzero(usual | _is_long(found))]
 

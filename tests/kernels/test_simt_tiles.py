@@ -30,6 +30,8 @@ TILES = [
     SimtConfig((96, 128, 8), (48, 64), unroll=8),
     SimtConfig((80, 96, 16), (16, 96), unroll=16),
     SimtConfig((160, 48, 16), (32, 16), lanes_m=8, unroll=8),
+    SimtConfig((112, 64, 16), (112, 32), unroll=8),
+    SimtConfig((64, 80, 8), (32, 80), lanes_m=8, unroll=8),
 ]
 
 
@@ -121,6 +123,8 @@ def test_single_elements_through_registers_lie_in_banks_of_their_own(tile: tuple
 def test_the_space_has_tiles_of_any_number_of_warps() -> None:
     tiles = simt_tiles()
     assert {48, 80, 96, 160, 192, 224} <= set(tiles.m.tolist()) and {96, 160, 192, 224} <= set(tiles.n.tolist())
+    sizes = set(zip(tiles.m.tolist(), tiles.n.tolist(), strict=True))
+    assert {(80, 192), (112, 128), (128, 80), (256, 112)} <= sizes
     legal = space("simt", Gemm(512, 512, 512, F32, b=COL))
     assert set(zip(legal.a_transport.tolist(), legal.b_transport.tolist(), strict=True)) == {
         ("registers", "registers"),
@@ -160,8 +164,10 @@ def test_copies_between_k_steps_give_the_same_bits(sizes: tuple[int, int, int], 
     for config in (SimtConfig((48, 64, 16), (16, 32)), SimtConfig((96, 128, 8), (48, 64), unroll=8, copied=1)):
         expected, _ = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
         spread = replace(config, interleaved_copies=True)
-        found, run = run_on_simulator(build(gemm, spread.schedule(gemm)), operands)
-        assert not run.findings and np.array_equal(found, expected), config
+        ahead = replace(spread, double_buffered_fragments=True)
+        for one in (spread, ahead, replace(ahead, interleaved_copies=False)):
+            found, run = run_on_simulator(build(gemm, one.schedule(gemm)), operands)
+            assert not run.findings and np.array_equal(found, expected), one
 
 
 def test_copies_between_k_steps_stand_behind_no_branch() -> None:
@@ -170,7 +176,9 @@ def test_copies_between_k_steps_stand_behind_no_branch() -> None:
     text = build_of(gemm, PlanConfig(spread)).cuda
     loop = between("for (int k_tile = 0", "__syncthreads();  // the next tiles", text)
     assert "if (k_in % 4 == 0)" in loop and "if (k_tile" not in loop and "k_tile + 2 < K / 16" in loop
-    assert "unrolled" in " ".join(replace(spread, unroll=8).reasons_against(gemm))
+    assert "of which 8 of 16 are unrolled" in " ".join(replace(spread, unroll=8).reasons_against(gemm))
+    ahead = SimtConfig((128, 128, 16), (64, 64), unroll=8, double_buffered_fragments=True)
+    assert "fragments are loaded a k step ahead" in " ".join(ahead.reasons_against(gemm))
 
 
 @pytest.mark.parametrize("unroll", [8, 16])

@@ -33,6 +33,7 @@ from tilewright.winners.plan_config import PlanConfig
 H100 = device("H100")
 STREAMED = SimtConfig((32, 64, 8), (16, 32), unroll=8, raster_rows=2, persistent=True, stream_k=True)
 BY_ASYNC = {"a_transport": "cp_async", "b_transport": "cp_async", "stages": 4}
+AHEAD = BY_ASYNC | {"double_buffered_fragments": True, "interleaved_copies": True}
 
 
 def streams(gemm: Gemm) -> Columns:
@@ -40,7 +41,11 @@ def streams(gemm: Gemm) -> Columns:
 
 
 @pytest.mark.parametrize("k", [1, 64, 200, 203])
-@pytest.mark.parametrize("options", [{}, BY_ASYNC, {"store": "shared", "copied": 1}], ids=["", "cp.async", "shared"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, BY_ASYNC, AHEAD, {"store": "shared", "copied": 1}],
+    ids=["", "cp.async", "fragments ahead", "shared"],
+)
 @pytest.mark.parametrize("packed", ["", "B"])
 def test_a_plan_clears_the_flags_of_tiles_and_adds_up_in_the_kernel(
     packed: str, options: dict[str, object], k: int

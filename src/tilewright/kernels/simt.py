@@ -453,6 +453,10 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"copies lie between the k steps of a tile, of which {c.unroll} of {c.k} are unrolled",
     ),
     Law(
+        lambda c, g: (c.double_buffered_fragments > 0) & (c.unroll != c.k),
+        lambda c, g: f"fragments are loaded a k step ahead, of which {c.unroll} of {c.k} are unrolled",
+    ),
+    Law(
         lambda c, g: (c.stream_k > 0) & ((c.persistent < 1) | (c.split_k > 1)),
         lambda c, g: "blocks that share out the k of all tiles are persistent, and no tile is split besides",
     ),

@@ -350,16 +350,21 @@ def simt_core(gemm: Gemm) -> Columns:
 
 
 def simt_streams(c: Columns, gemm: Gemm) -> Columns:
-    """Tiles of FMAs of a table, not the smallest, whose k resident blocks share out in equal parts."""
+    """Tiles of FMAs of a table, not the smallest, whose k resident blocks share out in equal parts. By cp.async: of 128
+    accumulators a thread with a k of 8 too; not of ten warps, or threads of 12 columns, which spill, as those of 20 and
+    28 do through registers."""
+    by_async = (c.a_transport == "cp_async") & (c.b_transport == "cp_async")
     by_registers = (c.a_transport == "registers") & (c.b_transport == "registers")
-    large = np.flatnonzero(by_registers & (c.k == 16) & (c.persistent == 0) & (c.m * c.n >= _STREAMED_TILE))
+    wide, sums = c.warp_n * c.lanes_m // WARP_THREADS, c.warp_m * c.warp_n // WARP_THREADS
+    short = by_async & (c.k < 16) & (sums == _MOST_SUMS)
+    kept = ((c.k == 16) | short) & ((by_registers & (wide <= 12)) | (by_async & (wide <= 8) & (warps_of(c) <= 8)))
+    large = np.flatnonzero(kept & (c.persistent == 0) & (c.m * c.n >= _STREAMED_TILE))
     c = c[large].with_columns(**{name: np.full(len(large), value) for name, value in _STREAMED.items()})
     return c[np.flatnonzero(legal(simt.LAWS, c, gemm))]
 
 
 _STREAMED_TILE = 48 * 96
-"""Elements of C: of smaller tiles there are whole waves. In 24 of 28 problems the fastest such kernels had tiles that
-came through registers, with a k of 16 (benchmarks/choice_sweep.py, H100)."""
+"""Elements of C: of smaller tiles there are whole waves."""
 
 _STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 
@@ -367,26 +372,46 @@ _STREAMED = {"persistent": 1, "raster_rows": 8, "stream_k": 1}
 def _in_core(c: Columns) -> Any:
     """Warps whose lanes are four rows of eight, as they were in the fastest of 138 of 147 problems, in tiles of sizes
     that won. Blocks of 7, 9 or 12 warps were the fastest in 10 of 857; without them the best of some 18 plans takes
-    0.02 % longer."""
+    0.02 % longer. And those that are as high, or as wide, as a warp of `_LONG_THREADS`."""
     high, wide, warps = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS, warps_of(c)
     tiles = np.isin(c.m, (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)) & (c.n % 32 == 0) & (c.n != 224)
     tiles &= (warps <= 10) & (warps != 7) & (warps != 9)
-    return (c.lanes_m == 4) & tiles & (wide <= 12) & ((wide < 12) | (high >= 8))
+    tiles &= (c.lanes_m == 4) & (wide <= 12) & ((wide < 12) | (high >= 8))
+    return tiles & ~np.isin(high, _LONG_THREADS) | _is_long(c)
+
+
+def _is_long(c: Any) -> Any:
+    """Tiles of 80 or 112 rows, or columns: one warp along them, 4 to 8 along the others."""
+    high, wide, warps = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS, warps_of(c)
+    rows = np.isin(high, _LONG_THREADS) & (wide == _PIECE) & (c.lanes_m == 4) & (c.m == c.warp_m)
+    columns = np.isin(wide, _LONG_THREADS) & (high == _PIECE) & (c.lanes_m == 8) & (c.n == c.warp_n)
+    return (rows | columns) & np.isin(warps, (4, 6, 8))
 
 
 @cache
 def simt_tiles() -> Columns:
     """Tiles of FMAs whose threads have 4 to 16 rows and columns, in pieces of 4, and whose blocks have 2 to 12 warps;
-    fewer than 4 where tiles are small."""
-    c = product(lanes_m=(4, 8), high=(4, 8, 12, 16), wide=(4, 8, 12, 16), down=range(1, 13), across=range(1, 9))
+    fewer than 4 where tiles are small. And `_is_long` ones."""
+    sides = (4, 8, 12, 16, *_LONG_THREADS)
+    c = product(lanes_m=(4, 8), high=sides, wide=sides, down=range(1, 13), across=range(1, 9))
     warp_m, warp_n, warps = c.high * c.lanes_m, c.wide * (WARP_THREADS // c.lanes_m), c.down * c.across
     m, n, sums = warp_m * c.down, warp_n * c.across, c.high * c.wide
     small = m * n <= _SMALL_TILE
     kept = (warps >= np.where(small, 2, 4)) & (warps <= 12) & (sums * warps <= _MOST_SUMS_OF_A_BLOCK)
     kept &= (m <= 256) & (n >= 32) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
-    found = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
-    return Columns({name: column[kept] for name, column in found.items()})
+    sizes = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
+    found = Columns({name: column[kept] for name, column in sizes.items()})
+    usual = np.maximum(c.high, c.wide)[kept] < min(_LONG_THREADS)
+    return found[np.flatnonzero(usual | _is_long(found))]
 
+
+_PIECE = 4
+"""Neighbouring rows or columns of a thread."""
+
+_LONG_THREADS = (20, 28)
+"""Rows of a thread with 4 columns, or columns with 4 rows: tiles as high, or as wide, as the side of a problem that
+has a little less than 80 or 112. In nine of 104 problems with a short side the fastest of two to four such kernels took
+0.88 to 0.99 of the time of the best of seven others (H200, docs/decisions/0083)."""
 
 _MOST_SUMS = 128
 """Of a thread of FMAs: more leave too few registers for what is copied."""

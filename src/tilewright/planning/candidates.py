@@ -308,15 +308,32 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
     small = (sums >= _LEAST_BETWEEN) & (sums <= _MOST_BETWEEN)
     covered = small & ((sums * warps <= _FEW_SUMS) | ((sums == _MOST_BETWEEN) & (c.k == _DEEP)))
     by_async = (c.a_transport == "cp_async") & (c.b_transport == "cp_async")
-    between = unrolled & ((by_registers & large) | (by_async & covered))
-    return c.with_columns(dependent_launch=few | (c.stream_k > 0), interleaved_copies=between)
+    ahead = by_async & unrolled & _runs_ahead(c, gemm)
+    between = ahead | (unrolled & ((by_registers & large) | (by_async & covered)))
+    early = few | (c.stream_k > 0)
+    return c.with_columns(dependent_launch=early, interleaved_copies=between, double_buffered_fragments=ahead)
+
+
+def _runs_ahead(c: Columns, gemm: Gemm) -> Any:
+    """Kernels by cp.async that load fragments a k step ahead of their FMAs, the first of a tile behind the barrier
+    before it, with copies between the k steps: their warps never all wait. Beside those that do not (H200, record
+    0083): threads of 48 and 64 accumulators with a k of 16 take 0.976 of the time (115 kernels, 0.86 to 1.07), eight
+    warps with 96 0.95 (30, 0.89 to 0.995), stream-K of 128 x 128 x 8 0.935 (10). Four warps with 96 or 128 take 0.94
+    where m, n and k have no edges (38, 0.81 to 1.02); with guards there are too few registers, 1.04 and up to 1.5, and
+    so with copies through registers (1.06)."""
+    sums, warps = accumulators_of(c), warps_of(c)
+    even = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0) & (c.stream_k == 0)
+    found = (sums >= 48) & (sums <= _MOST_BETWEEN) & (c.k == _DEEP)
+    found |= (sums == _LARGE_THREADS) & (warps == 8)
+    found |= (sums >= _LARGE_THREADS) & (warps == 4) & even
+    return found | ((sums == 128) & (c.k < _DEEP) & (c.stream_k > 0))
 
 
 _LEAST_BETWEEN, _MOST_BETWEEN, _DEEP, _FEW_SUMS = 32, 64, 16, 768
 """Accumulators of a thread between which copies by cp.async lie between k steps; the k of a tile with which they always
 do in threads of the most; accumulators of a thread, by the warps of an SM, up to which they do. In 115 pairs of kernels
 such took 0.966 of the time, 0.74 to 1.16; others 1.04, and those with 128 accumulators 1.19 to 1.26 (H200): ptxas keeps
-more registers then, which costs blocks an SM, and mixes up banks."""
+more registers then, which costs blocks an SM, and mixes up banks. `_runs_ahead` tells of others."""
 
 _READERS = 2
 """Blocks that read a tile, at most, of an operand that leaves the L2 first."""

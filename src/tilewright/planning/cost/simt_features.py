@@ -97,7 +97,7 @@ def sized_features(
         *(finishing / seconds, busiest.exchange / (seconds * clock_hz)),
         *(np.log2(seconds), moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds, np.log2(moved_bytes / spec.l2_bytes)),
         *(np.log2(np.maximum(count * gemm.flops, 1) / seconds), np.log2(np.maximum(asked_bytes, 1) / seconds)),
-        *(log2(count), c.dependent_launch, c.interleaved_copies),
+        *(log2(count), c.dependent_launch, c.interleaved_copies, c.double_buffered_fragments),
         *(left_bytes, np.log2(1 + lines_bytes), np.log2((1 + lines_bytes) / left_bytes)),
     )
 

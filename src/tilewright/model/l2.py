@@ -37,6 +37,7 @@ H200, which it puts within 3 % (docs/l2.md); anything from 0.3 to 0.6 does nearl
 STEPS = 32
 """Pieces of a tile along k: a resolution, no property of any GPU."""
 
+
 @dataclass(frozen=True, slots=True)
 class Strips:
     """What blocks ask of L2. tiles: of each block in the order of launch, its row and column of tiles of C.

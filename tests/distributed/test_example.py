@@ -38,6 +38,7 @@ group = weakref.ref(dist.group.WORLD)
 x = torch.ones(4, 8, requires_grad=True)
 y = tw.distributed.all_gather_matmul(x, torch.ones(8, 8))
 tw.distributed.matmul_reduce_scatter(y, torch.ones(8, 2)).sum().backward()
+del y
 dist.destroy_process_group()
 gc.collect()
 print(group() is None, "torch._dynamo" in sys.modules)

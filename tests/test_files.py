@@ -54,6 +54,12 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     assert victim.read_text() == "mine" and not (tmp_path / "file").exists()
 
 
+def _schedules(folder: Path) -> Path:
+    file = folder / "mine.py"
+    file.write_text("import tilewright as tw\n\nmine = tw.Schedule()\n")
+    return file
+
+
 SOURCES = Path(__file__).parents[1] / "src" / "tilewright"
 READERS: dict[str, Callable[[Path], object]] = {
     "records": records.read,
@@ -63,7 +69,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "listed problems": fleet.listed,
     "winners": lambda path: cli(["database", "import", str(path)]),
     "a page with a table": lambda path: write_page.main(["ladder:worklog", str(path), "--check"]),
-    "snapshot": lambda path: cli(["gate", str(path), "--snapshot", str(path)]),
+    "schedules": lambda path: cli(["gate", str(path)]),
+    "snapshot": lambda path: cli(["gate", str(_schedules(path.parent)), "--snapshot", str(path)]),
 }
 
 

@@ -45,6 +45,7 @@ from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Schedule
+from tilewright.units import counted, type_name
 
 if TYPE_CHECKING:
     from tilewright.simulator import OrderSearch, Run
@@ -144,7 +145,13 @@ class Build:
         return shown + folded("Schedule", self.schedule.text) + folded("CUDA", self.cuda)
 
     def after(self, step: int) -> Build:
-        """The build of the first `step` steps (0 is the naive program)."""
+        """The build of the first `step` steps (0 is the naive program). Raises ScheduleError where there are fewer."""
+        steps = len(self.schedule)
+        if step not in range(steps + 1):
+            raise ScheduleError(
+                f"There is no step {step!r}: {self.name} has {counted(steps, 'step')}.",
+                hint=f"0 is the naive program, {steps} the finished one.",
+            )
         return replace(self, schedule=self.schedule[:step])
 
     def compile(self, arch: str, *, cache: CubinCache | None = None) -> Cubin:
@@ -152,7 +159,12 @@ class Build:
         return compile_cuda(self.source, arch, cache=cache)
 
     def occupancy(self, spec: DeviceSpec | str, cubin: Cubin) -> Occupancy:
-        """How many blocks share one SM, and what stops the next."""
+        """How many blocks share one SM, and what stops the next. Raises ProblemError where `cubin` is not a Cubin."""
+        if not isinstance(cubin, Cubin):
+            raise ProblemError(
+                f"Occupancy follows from machine code, and this is {type_name(cubin)}.",
+                hint="built.occupancy(device, built.compile(arch)).",
+            )
         found = known_device(spec) if isinstance(spec, str) else spec
         return occupancy(
             found,
@@ -219,9 +231,13 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
     Layouts that it leaves open (`Auto`) are searched here, each on one block; what was found stands in its place.
     Raises ProblemError or ScheduleError for what is neither; a step that does not fit raises when the build is used.
     """
-    if not isinstance(gemm, Gemm):
-        raise ProblemError(f"The problem to build is a Gemm, not {gemm!r}.", hint="build(Gemm(m, n, k), schedule).")
-    if not isinstance(schedule, Schedule | Rung):
+    given: tuple[object, object] = gemm, schedule
+    if not isinstance(given[0], Gemm):
+        what = type_name(given[0]) if isinstance(given[0], Schedule | Rung) else repr(given[0])
+        raise ProblemError(f"The problem to build is a Gemm, not {what}.", hint="build(Gemm(m, n, k), schedule).")
+    if isinstance(given[1], list | tuple):
+        raise ScheduleError(f"{type_name(schedule, 'A')} is not a schedule.", hint="write Schedule(*steps).")
+    if not isinstance(given[1], Schedule | Rung):
         raise ScheduleError(
             f"{schedule!r} is not a schedule.",
             hint="give Schedule(Split(...), Bind(...)), or a rung: find_rung('worklog/6').",

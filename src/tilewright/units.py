@@ -41,12 +41,12 @@ def resident_blocks(blocks: int, most: int, cluster: int, *, equal: bool) -> int
     return (ceil_div(clusters, ceil_div(clusters, room)) if equal else room) * cluster
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """
-    >>> counted(1, "block"), counted(2, "block")
-    ('1 block', '2 blocks')
+    >>> counted(1, "block"), counted(2, "block"), counted(0, "entry", "entries")
+    ('1 block', '2 blocks', '0 entries')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def with_article(noun: str, article: str = "a") -> str:

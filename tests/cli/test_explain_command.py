@@ -172,3 +172,8 @@ def test_the_asynchronous_units_are_told_with_the_steps_that_ask_for_them() -> N
     assert said["Specialize"] == "1 change of the number of registers, by a warp."
     # 2 * 512 * 512 * 256 operations at 4096 a clock and SM.
     assert "its tensor cores for 32,768 and" in told.summary[0]
+
+
+def test_the_gpu_can_be_chosen(cli: Cli) -> None:
+    said = " ".join(cli("explain", "worklog/2", "--size", 64, "--device", "RTX 3090").out.split())
+    assert "If one SM of RTX 3090" in said and "Predicted on RTX 3090 at 4096 x 4096 x 4096:" in said

@@ -34,7 +34,24 @@ import tilewright as tw
             1,
             "A product of 0 x 0 results takes no time: nothing is launched.\n  Hint: use a larger --size.\n",
         ),
-        (("predict", "worklog/6", "--clock", "9999999"), 2, "5000"),
+        (
+            ("predict", "worklog/6", "--clock", "9999999"),
+            2,
+            "Invalid value for '--clock': 9999999 is greater than 5000",
+        ),
+        (
+            ("simulate", "worklog/6", "--seed", "x"),
+            2,
+            "Invalid value for '--seed': 'x' is not a whole number.\n  Hint: tilewright simulate --help\n",
+        ),
+        (("simulate", "worklog/6", "--alpha", "x"), 2, "Invalid value for '--alpha': 'x' is not a number."),
+        (
+            ("compare", "worklog/5"),
+            2,
+            "Hint: for example tilewright compare worklog/5 worklog/6; more: tilewright compare --help\n",
+        ),
+        (("explain", "hopper/best", "--device", "A100"), 1, "hopper_best cannot be compiled for sm_80: it needs "),
+        (("explain", "worklog/6", "--device", "H20x"), 1, "There is no device 'H20x'.\n  Hint: did you mean 'H200'?"),
         (
             ("predict", "4096x64x128"),
             1,

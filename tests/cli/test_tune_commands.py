@@ -218,7 +218,7 @@ def test_the_database_lists_own_and_shipped_winners(cli: Cli, path: Path) -> Non
     listed = cli("database", "list", "--json").json
     assert [winner["problem"]["m"] for winner in listed] == [1000, 4096]
     assert cli("database", "list", "--device", "NVIDIA H200").out.startswith("H200 (9.0, 132 SMs): M x N x K, format, ")
-    assert cli("database", "list", "--device", "A100").out.startswith("No winners yet.")
+    assert cli("database", "list", "--device", "A100").out.startswith("No winners for 'A100'")
 
 
 def test_winners_travel_by_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

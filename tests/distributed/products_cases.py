@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -186,7 +188,11 @@ def case_groups(rank: int, ranks: int) -> None:
     assert "not a member" in raised(lambda: all_gather_matmul(a, b, alone[(rank + 1) % ranks]))
     second = dist.new_group(list(range(ranks)))
     assert torch.equal(all_gather_matmul(a, b, second), torch.cat([integers(4, 8, seed=i) for i in range(ranks)]) @ b)
+    alive = weakref.ref(second)
     dist.destroy_process_group(second)
+    del second
+    gc.collect()
+    assert alive() is None  # else its threads run on, and may abort the process as it ends
 
 
 def case_lazily_named(rank: int, ranks: int) -> None:

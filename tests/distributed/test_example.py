@@ -28,6 +28,31 @@ def test_it_trains_as_on_one_gpu(tmp_path: Path) -> None:
     assert json.loads(timeline.read_text())["traceEvents"]
 
 
+GROUP_ENDS = """
+import gc, sys, weakref
+import torch, torch.distributed as dist
+import tilewright as tw
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+group = weakref.ref(dist.group.WORLD)
+x = torch.ones(4, 8, requires_grad=True)
+y = tw.distributed.all_gather_matmul(x, torch.ones(8, 8))
+tw.distributed.matmul_reduce_scatter(y, torch.ones(8, 2)).sum().backward()
+del y
+dist.destroy_process_group()
+gc.collect()
+print(group() is None, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_group_ends_when_it_is_destroyed() -> None:
+    """A thread of it that lived on could abort the process as it ends. torch._dynamo, imported behind the start of a
+    group, keeps it as well (and takes a second)."""
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", GROUP_ENDS], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
 def test_alone_it_says_how_to_start_it() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     done = subprocess.run([sys.executable, EXAMPLE], env=environment, capture_output=True, text=True)

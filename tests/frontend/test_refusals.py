@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     ),
     "groups of different lengths": (
         lambda: grouped_matmul([ones(2, 2)], []),
-        "Cannot multiply 1 matrices a, 0 b in pairs.",
+        "Cannot multiply 1 matrix a, 0 b in pairs.",
     ),
     "a group of stacks": (
         lambda: grouped_matmul([ones(2, 2, 2)], [ones(2, 2)]),
@@ -166,6 +166,19 @@ def test_what_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(TilewrightError) as told:
         call()
     assert told.value.headline == headline
+
+
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(TilewrightError) as told:
+        grouped_matmul(ones(6, 2), ones(3, 2, 4))
+    assert told.value.headline == "Cannot multiply 6 matrices a, 3 b in pairs."
+    assert told.value.hint == "give as many of each; groups of one matrix a are told by offsets=, where each ends."
+
+
+def test_complex_numbers_have_one_format() -> None:
+    with pytest.raises(TilewrightError) as told:
+        matmul(ones(2, 2, dtype=np.complex128), ones(2, 2, dtype=np.complex128))
+    assert told.value.hint == "use complex64, which matmul and linear multiply: convert it first."
 
 
 @pytest.mark.parametrize("kind", [np.complex128, np.float64, np.int8, np.int32, np.int64, np.bool_])

@@ -187,6 +187,9 @@ def test_an_unknown_architecture_is_refused(recorded: Cli) -> None:
     assert ran.err.startswith("There is no architecture 'sm_99'.\n  Hint: did you mean 'sm_90'?")
 
 
-def test_a_missing_file_is_told(gate: Cli) -> None:
-    ran = gate("nowhere.py", "--update")
-    assert (ran.code, ran.out, ran.err) == (1, "", "There is no file 'nowhere.py'.\n")
+@pytest.mark.parametrize("more", [(), ("--update",)])
+def test_a_missing_file_is_told(gate: Cli, more: tuple[str, ...]) -> None:
+    """Before a missing snapshot is."""
+    ran = gate("nowhere.py", *more)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "There is no file 'nowhere.py'.\n  Hint: `tilewright new NAME` writes one to start from.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -76,12 +77,19 @@ def test_a_later_step_that_breaks_an_earlier_one_says_what_it_breaks() -> None:
     assert refusal(Schedule(*steps)).headline == "Cannot stage A in shared memory: A_tile is there already."
 
 
-def test_only_steps_make_a_schedule() -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([Epilogue()], "A schedule holds steps, and this is a list of 1 entry.\n  Hint: write Schedule(*steps)."),
+        (Schedule(), "A schedule holds steps, and this is a Schedule of 0 entries.\n  Hint: write Schedule(*steps)."),
+        (Split, "A schedule holds steps, and Split is a class.\n  Hint: give it arguments: Split(...)."),
+        ("k", "A schedule holds steps, and 'k' is a str.\n  Hint: write Schedule(Split(...), Bind(...))."),
+    ],
+)
+def test_only_steps_make_a_schedule(given: Any, said: str) -> None:
     with pytest.raises(ScheduleError) as refused:
-        Schedule(["k"])  # type: ignore[arg-type]
-    assert str(refused.value) == (
-        "A schedule holds steps, not list ['k'].\n  Hint: write Schedule(Split(...), Bind(...)), not Schedule([...])."
-    )
+        Schedule(given)
+    assert str(refused.value) == said
 
 
 def test_a_step_that_is_not_there_is_not_replaced() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.schedule import diff
 
 GEMM = tw.Gemm(8, 8, 8)
 ONES = np.ones((8, 8), np.float32)
@@ -39,6 +40,15 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.build((8, 8, 8), tw.Schedule()), "The problem to build is a Gemm, not (8, 8, 8)."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is not a schedule."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, None), "None is not a schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, [tw.Epilogue()] * 30), "A list is not a schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(tw.Schedule(), GEMM), "The problem to build is a Gemm, not a Schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, tw.Schedule()).after(1), "There is no step 1: gemm has 0 steps."),
+    (lambda: tw.build(GEMM, tw.Schedule()).after("x"), "There is no step 'x': gemm has 0 steps."),  # type: ignore[arg-type]
+    (
+        lambda: tw.build(GEMM, tw.Schedule()).occupancy("H200", "sm_90"),  # type: ignore[arg-type]
+        "Occupancy follows from machine code, and this is a str.",
+    ),
+    (lambda: diff(tw.Schedule(), []), "Schedules are compared, and this is a list."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is not a Variant."),  # type: ignore[arg-type]
     (
         lambda: tw.build(GEMM, tw.Schedule(), variant=tw.Variant(exact=frozenset("z"))),  # type: ignore[arg-type]

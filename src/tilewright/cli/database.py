@@ -40,8 +40,12 @@ def list_(device: DeviceName = None, as_json: AsJson = False) -> int:
     if as_json:
         output.print_json([_plain(winner) for winner in winners])
         return 0
-    if not winners:
+    if not winners and device is None:
         print("No winners yet. `tilewright tune M N K` finds one.")
+    elif not winners:
+        others = sorted({winner.key.device.name for winner in store.winners()})
+        where = f", but for {' and '.join(others)}" if others else ""
+        print(f"No winners for {device!r}{where}. `tilewright tune M N K` finds one on the GPU at hand.")
     heading = ""
     for winner in winners:
         if str(winner.key.device) != heading:

@@ -45,6 +45,8 @@ def exercise(
             raise typer.BadParameter("say which exercise.", param_hint="'NAME'")
         return _list()
     found = find_exercise(name)
+    if checked is not None and not checked.is_file():
+        raise TilewrightError(f"There is no file {str(checked)!r}.", hint=f"`tilewright exercise {name}` writes one.")
     if hint is not None:
         return _print_hint(found, hint)
     return _write(found) if checked is None else _print_judgement(found, checked, judge(found, checked))

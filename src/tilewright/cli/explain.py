@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from tilewright.cli import output
@@ -22,6 +23,7 @@ from tilewright.toolchain import build, check_compilable
 EXAMPLES = (
     "tilewright explain worklog/6",
     "tilewright explain worklog/naive --size 128",
+    "tilewright explain worklog/6 --device 'RTX 3090'",
     "tilewright explain worklog/5 --json | jq '.largest'",
 )
 
@@ -30,6 +32,7 @@ def explain(
     rung: RungName,
     size: OwnSize = None,
     dtype: FormatName = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Predict for this GPU.")] = None,
     arch: ArchName = None,
     as_json: AsJson = False,
 ) -> int:
@@ -39,10 +42,10 @@ def explain(
     that decides them. It ends in what to do: edits of the schedule that were tried, with what is predicted of each.
     """
     found, gemm = chosen_problem(rung, size, **formats_of(dtype))
-    spec = target_for(None, arch, None).spec or H200
+    spec = target_for(device, arch, None).spec or H200
     built = build(gemm, found.on(spec))
-    if arch is not None:
-        check_compilable(built.name, built.kernel, known_arch(arch))
+    if arch is not None or device is not None:
+        check_compilable(built.name, built.kernel, known_arch(arch or spec.arch))
     with output.progress("simulating, and trying edits"):
         explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
     if as_json:

@@ -62,9 +62,9 @@ def gate(
     annotated to return one. Bank conflicts, sectors, requests, barriers, races, shared memory, registers, spills and
     the predicted time are compared. Keep the snapshot in your repository, and read its diff in a review.
     """
+    gated = {name: one for file in dict.fromkeys(files) for name, one in _gated(file, snapshot)}
     known = {} if rewrite and not snapshot.exists() else read(snapshot)
     archs = [known_arch(name).name for name in arch or ()]
-    gated = {name: one for file in dict.fromkeys(files) for name, one in _gated(file, snapshot)}
     compared: list[Comparison] = []
     reasons: dict[str, list[str]] = {}
     with output.progress("simulating") as step:

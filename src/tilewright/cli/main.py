@@ -127,8 +127,34 @@ def _usage(error: Exception) -> int:
     option = str(getattr(error, "option_name", ""))
     if re.fullmatch(r"-\d+", option):
         message = f"{option} is a negative number, and no argument here may be one."
-    print(f"{message}\n  Hint: {command} --help", file=sys.stderr)
+    hint = f"{command} --help"
+    examples: Sequence[str] = getattr(getattr(context, "command", None), "examples", ())
+    if type(error).__name__ == "MissingParameter" and examples:
+        hint = f"for example {examples[0]}; more: {hint}"
+    print(f"{_with_value(message, error)}\n  Hint: {hint}", file=sys.stderr)
     return 2
+
+
+_UNFIT = {
+    "int_parsing": "{!r} is not a whole number.",
+    "float_parsing": "{!r} is not a number.",
+    "greater_than": "{} is not greater than {gt}.",
+    "greater_than_equal": "{} is less than {ge}.",
+    "less_than_equal": "{} is greater than {le}.",
+}
+"""What is wrong with a value, by what pydantic calls it: its own sentence leaves the value out."""
+
+
+def _with_value(message: str, error: Exception) -> str:
+    """The message about a parameter, with the value that was given, which newer versions of Typer do not tell."""
+    found = getattr(error.__cause__, "errors", None)
+    if not callable(found):
+        return message
+    first = found()[0]
+    text = _UNFIT.get(first["type"])
+    if text is None or first["msg"] not in message:
+        return message
+    return message.replace(first["msg"], text.format(first["input"], **first.get("ctx", {})))
 
 
 def _confess(error: Exception) -> None:

@@ -17,7 +17,7 @@ from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import Room, compute_groups
 from tilewright.frontend.rows import gathered
 from tilewright.frontend.shapes import ShapeError
-from tilewright.units import type_name
+from tilewright.units import counted, type_name
 
 _PRECISIONS = ("default", "tf32")
 
@@ -87,11 +87,14 @@ def grouped_matmul(
         )
     if rows is not None:
         raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
-    a, b = _listed("a", a), _listed("b", b)
+    given, a, b = a, _listed("a", a), _listed("b", b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
-        counts = f"{len(a)} matrices a, {len(b)} b" + ("" if bias is None else f" and {len(biases)} bias")
-        raise ShapeError(f"Cannot multiply {counts} in pairs.", hint="give as many of each.")
+        counts = f"{counted(len(a), 'matrix', 'matrices')} a, {len(b)} b"
+        counts += "" if bias is None else f" and {len(biases)} bias"
+        stacked = "; groups of one matrix a are told by offsets=, where each ends"
+        hint = "give as many of each" + (stacked if getattr(given, "ndim", 0) == 2 else "") + "."
+        raise ShapeError(f"Cannot multiply {counts} in pairs.", hint=hint)
     options = options_asked(alpha, None, out_dtype, precision, None, False, activation, False)
     if not a:
         return []

@@ -17,6 +17,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.frontend import matmul
 from tilewright.frontend.options import Precision
+from tilewright.frontend.pytorch.registering import constant_in_graphs
 from tilewright.frontend.shapes import ShapeError
 from tilewright.integrations.routed import Routed
 
@@ -172,7 +173,7 @@ def _product(
         return NotImplemented  # PyTorch says it in its own words
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def may_use_tf32() -> bool:
     """What the user allowed PyTorch; torch.compile looks after it, and compiles anew when it changes."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # PyTorch 2.9, where the old one may refuse

@@ -11,7 +11,22 @@ from typing import assert_never
 from tilewright.ir import async_stmt
 from tilewright.ir import stmt as statements
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Ref, Select, Var
+from tilewright.ir.expr import (
+    Apply,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Lookup,
+    Op,
+    RandomNumber,
+    Ref,
+    Select,
+    Var,
+    binary,
+)
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.visit import Path, bodies, sub_exprs
 
@@ -91,7 +106,19 @@ class ExprText:
         right = self._inside(expr.b, 11 if loose else op.strength + 0.1)
         if op is Op.ADD and isinstance(expr.b, Const) and expr.b.value < 0 and not expr.b.dtype.is_float:
             return f"{left} - {-expr.b.value}", op.strength
+        if op is Op.ADD and (taken := _subtracted(expr.b)) is not None:
+            return f"{left} - {self._inside(taken, op.strength + 0.1)}", op.strength
+        if op is Op.ADD and (taken := _subtracted(expr.a)) is not None:
+            return f"{self._inside(expr.b, op.strength)} - {self._inside(taken, op.strength + 0.1)}", op.strength
         return f"{left} {op.text} {right}", op.strength
+
+
+def _subtracted(term: Expr) -> Expr | None:
+    """What a term of a sum takes away, where it is a multiple of a whole number below 0: linear forms keep it so."""
+    match term:
+        case Binary(op=Op.MUL, a=taken, b=Const(value=times, dtype=dtype)) if times < 0 and not dtype.is_float:
+            return binary(Op.MUL, taken, -int(times))
+    return None
 
 
 @dataclass(frozen=True, slots=True)

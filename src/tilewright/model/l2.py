@@ -37,9 +37,6 @@ H200, which it puts within 3 % (docs/l2.md); anything from 0.3 to 0.6 does nearl
 STEPS = 32
 """Pieces of a tile along k: a resolution, no property of any GPU."""
 
-Piece = tuple[OperandName, int, int, int]
-"""Operand, number of its tile, step along k, and the half of the L2 that is its home."""
-
 
 @dataclass(frozen=True, slots=True)
 class Strips:
@@ -71,21 +68,24 @@ class L2Estimate:
 
 def estimate_l2(strips: Strips, spec: DeviceSpec, blocks_per_sm: int) -> L2Estimate:
     """The L2 traffic of a kernel whose blocks read strips of A and B; blocks_per_sm run on an SM at a time."""
-    cache = _Cache(spec.l2_bytes // spec.l2_partitions, spec.l2_partitions)
-    sms = [_Sm(number * spec.l2_partitions // spec.sm_count) for number in range(spec.sm_count)]
+    partitions = spec.l2_partitions
+    cache = _Cache(spec.l2_bytes // partitions, partitions)
+    a_bytes, b_bytes = (size // (STEPS * partitions) for size in (strips.a_bytes, strips.b_bytes))
+    sms = [_Sm(number * partitions // spec.sm_count) for number in range(spec.sm_count)]
     waiting = iter(range(len(strips.tiles)))
     for _ in range(blocks_per_sm):  # blocks are handed out one to each SM, then a second one to each
         for sm in sms:
             sm.start(waiting)
+    tiles, read = strips.tiles, cache.read
     while any(sm.running for sm in sms):
         for sm in sms:
             for block, step in sm.advance():
-                row, column = strips.tiles[block]
-                cache.read("A", row, step, strips.a_bytes, sm.partition)
-                cache.read("B", column, step, strips.b_bytes, sm.partition)
+                row, column = tiles[block]
+                read(2 * (row * STEPS + step), a_bytes, sm.partition)
+                read(2 * (column * STEPS + step) + 1, b_bytes, sm.partition)
             for _ in range(sm.retire()):
                 sm.start(waiting)
-    written = strips.c_bytes * len(strips.tiles)
+    written = strips.c_bytes * len(tiles)
     return L2Estimate(cache.requested, cache.looked_up + written, cache.hit + written, cache.from_dram)
 
 
@@ -99,7 +99,7 @@ class _Running:
 
 @dataclass(slots=True)
 class _Sm:
-    """An SM of one half of the GPU, and its blocks, oldest first."""
+    """An SM of one half of the GPU, and its blocks, oldest first; none has come as far as an older one."""
 
     partition: int
     running: list[_Running] = field(default_factory=list)
@@ -109,16 +109,21 @@ class _Sm:
         if block is not None:
             self.running.append(_Running(block))
 
-    def advance(self) -> Iterator[tuple[int, int]]:
+    def advance(self) -> list[tuple[int, int]]:
         """The blocks that come to another step, and which."""
-        for age, running in enumerate(self.running):
+        found, pace = [], 1.0
+        for running in self.running:
             before = int(running.progress)
-            running.progress += YOUNGER_PACE**age
-            if int(running.progress) > before:
-                yield running.block, before
+            running.progress += pace
+            if running.progress >= before + 1:
+                found.append((running.block, before))
+            pace *= YOUNGER_PACE
+        return found
 
     def retire(self) -> int:
         """How many blocks have ended."""
+        if not self.running or self.running[0].progress < STEPS:
+            return 0
         left = [running for running in self.running if running.progress < STEPS]
         ended = len(self.running) - len(left)
         self.running = left
@@ -131,7 +136,7 @@ class _Cache:
 
     room_bytes: int
     partitions: int
-    kept: list[OrderedDict[Piece, int]] = field(init=False)
+    kept: list[OrderedDict[int, int]] = field(init=False)
     used_bytes: list[int] = field(init=False)
     requested: int = 0
     looked_up: int = 0
@@ -142,35 +147,40 @@ class _Cache:
         self.kept = [OrderedDict() for _ in range(self.partitions)]
         self.used_bytes = [0] * self.partitions
 
-    def read(self, operand: OperandName, tile: int, step: int, strip_bytes: int, near: int) -> None:
-        """An SM beside the partition `near` reads a step of a strip, of which each partition is home to a part."""
-        size = strip_bytes // (STEPS * self.partitions)
-        for home in range(self.partitions):
-            piece = (operand, tile, step, home)
-            self.requested += size
-            if self._finds(near, piece, size):
+    def read(self, step: int, size: int, near: int) -> None:
+        """An SM beside the partition `near` reads a step of a strip, `size` bytes of it from each partition, its home.
+
+        step: a number that no other step of a strip has.
+        """
+        count = self.partitions
+        self.requested += count * size
+        self.looked_up += count * size
+        beside = self.kept[near]
+        for home in range(count):
+            piece = step * count + home
+            if piece in beside:
+                beside.move_to_end(piece)
+                self.hit += size
                 continue
-            if home == near or not self._finds(home, piece, size):
+            if home == near:
                 self.from_dram += size
-                self._keep(home, piece, size)
-            if home != near:
-                self._keep(near, piece, size)
+            else:
+                self.looked_up += size
+                at_home = self.kept[home]
+                if piece in at_home:
+                    at_home.move_to_end(piece)
+                    self.hit += size
+                else:
+                    self.from_dram += size
+                    self._keep(home, piece, size)
+            self._keep(near, piece, size)
 
-    def _finds(self, partition: int, piece: Piece, size: int) -> bool:
-        self.looked_up += size
-        kept = self.kept[partition]
-        if piece not in kept:
-            return False
-        kept.move_to_end(piece)
-        self.hit += size
-        return True
-
-    def _keep(self, partition: int, piece: Piece, size: int) -> None:
-        kept = self.kept[partition]
+    def _keep(self, partition: int, piece: int, size: int) -> None:
+        kept, used = self.kept[partition], self.used_bytes[partition] + size
         kept[piece] = size
-        self.used_bytes[partition] += size
-        while self.used_bytes[partition] > self.room_bytes:
-            self.used_bytes[partition] -= kept.popitem(last=False)[1]
+        while used > self.room_bytes:
+            used -= kept.popitem(last=False)[1]
+        self.used_bytes[partition] = used
 
 
 # -- what a kernel asks ------------------------------------------------------------------------------------------------

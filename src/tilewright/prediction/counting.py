@@ -64,9 +64,12 @@ def work_of(built: Build) -> Work:
     """What one block of a build does at the size of its problem."""
     gemm, kernel, program = built.gemm, built.kernel, built.program
     tile = kernel.tile
-    steps = max(_FEWEST_STEPS, round_up(ceil_div(_FEWEST_K, tile["k"]), 2))
-    few, many = _count(built, steps), _count(built, 2 * steps)
-    each = [_Line(one.what, {n: (two[n] - one[n]) / steps for n in _NAMES}) for one, two in zip(few, many, strict=True)]
+    period = round_up(ceil_div(_FEWEST_K, tile["k"]), 2)
+    steps = max(_FEWEST_STEPS, period)
+    few, many = _count(built, steps), _count(built, steps + period)
+    each = [
+        _Line(one.what, {n: (two[n] - one[n]) / period for n in _NAMES}) for one, two in zip(few, many, strict=True)
+    ]
     rest = [
         _Line(one.what, {n: max(0.0, one[n] - steps * step[n]) for n in _NAMES})
         for one, step in zip(few, each, strict=True)

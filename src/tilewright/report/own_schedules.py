@@ -217,8 +217,12 @@ def _called(name: str, function: Callable[..., Any], gemm: Gemm, **parameters: A
 
 def names_in(path: Path) -> dict[str, Any]:
     """The names at the top level of a file. Raises TilewrightError, with the line, where it does not run."""
+    if path.exists() and not path.is_file():
+        raise TilewrightError(f"{str(path)!r} is not an ordinary file.", hint="name a Python file with schedules.")
     if not path.is_file():
-        raise TilewrightError(f"There is no file {str(path)!r}.")
+        raise TilewrightError(
+            f"There is no file {str(path)!r}.", hint="`tilewright new NAME` writes one to start from."
+        )
     try:
         with _importing_beside(path), contextlib.redirect_stdout(io.StringIO()):
             return runpy.run_path(str(path), run_name=_RUN_NAME)

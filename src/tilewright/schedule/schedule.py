@@ -12,6 +12,7 @@ from tilewright.html_text import code
 from tilewright.ir.program import Program, naive_program
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule.step import Step
+from tilewright.units import counted, type_name
 
 
 class Schedule:
@@ -28,10 +29,7 @@ class Schedule:
     def __init__(self, *steps: Step) -> None:
         for step in steps:
             if not isinstance(step, Step):
-                raise ScheduleError(
-                    f"A schedule holds steps, not {type(step).__name__} {step!r}.",
-                    hint="write Schedule(Split(...), Bind(...)), not Schedule([...]).",
-                )
+                raise _not_a_step(step)
         self.steps = tuple(steps)
 
     def programs(self, gemm: Gemm) -> Iterator[Program]:
@@ -113,6 +111,21 @@ class Schedule:
         return code(f"Schedule, {len(self)} steps", self.text)
 
 
+def _not_a_step(found: object) -> ScheduleError:
+    """What to say of something else in the place of a step."""
+    if isinstance(found, type):
+        return ScheduleError(
+            f"A schedule holds steps, and {found.__name__} is a class.",
+            hint=f"give it arguments: {found.__name__}(...).",
+        )
+    if isinstance(found, list | tuple | Schedule):
+        what = f"{type_name(found)} of {counted(len(found), 'entry', 'entries')}"
+        return ScheduleError(f"A schedule holds steps, and this is {what}.", hint="write Schedule(*steps).")
+    return ScheduleError(
+        f"A schedule holds steps, and {found!r} is {type_name(found)}.", hint="write Schedule(Split(...), Bind(...))."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Steps that only the newer schedule has, and steps that only the older one had."""
@@ -133,6 +146,9 @@ def diff(old: Schedule, new: Schedule) -> Difference:
     >>> print(diff(Schedule(Accumulate("k")), Schedule(Accumulate("k"), Unroll("k"))).text)
     + Unroll('k')
     """
+    for one in (old, new):
+        if not isinstance(one, Schedule):
+            raise ScheduleError(f"Schedules are compared, and this is {type_name(one)}.", hint="built.schedule is one.")
     added: list[Step] = []
     removed: list[Step] = []
     for change, i1, i2, j1, j2 in SequenceMatcher(None, old.steps, new.steps, autojunk=False).get_opcodes():

@@ -212,6 +212,11 @@ class Transfer(MemorySide):
         first = self.first(convoy.slots)
         return self.context.touched(self.site, convoy, self.array, first, first + self.width), first
 
+    @property
+    def _is_counted_only(self) -> bool:
+        """Whether nobody will look at the numbers that are moved; whole ones may be part of an address."""
+        return self.buffer.dtype.is_float and not self.context.arithmetic.multiplies
+
 
 @dataclass(slots=True)
 class LoadOp(Transfer):
@@ -221,17 +226,22 @@ class LoadOp(Transfer):
         pattern, offset = self.reach(convoy)
         registers, first = self._registers(convoy)
         access = self.tell(convoy, pattern, offset)
-        rows = registers.data[first : first + self.width]
+        if not self._is_counted_only:
+            self._fill(registers.data[first : first + self.width], convoy, access)
+        if registers.missing:
+            registers.mark(range(first, first + self.width), convoy.mask)
+
+    def _fill(self, rows: Array, convoy: Convoy, access: Access) -> None:
+        """What is in memory to registers, `rows`, (width, lanes)."""
+        pattern = access.pattern
         if pattern is not convoy.warps.nowhere:
-            index, at = self.index(convoy, pattern, offset)
+            index, at = self.index(convoy, pattern, access.offset)
             if self.context.races is not None:
                 self.context.races.read(access, convoy, index, at)
             self._take(rows, index, at, convoy.mask)
         idle = self._guarded_off(convoy.mask, pattern.active)
         if idle is not None:
             np.copyto(rows, 0, where=idle.lanes)
-        if registers.missing:
-            registers.mark(range(first, first + self.width), convoy.mask)
 
     def _take(self, rows: Array, index: Array, at: int, mask: Mask | None) -> None:
         storage = self.context.memory.arrays[self.buffer.name]
@@ -266,7 +276,8 @@ class StoreOp(Transfer):
             if bare is not None:
                 self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         access = self.tell(convoy, pattern, offset)
-        self.put(convoy, access, registers.data[first : first + self.width])
+        if not self._is_counted_only:
+            self.put(convoy, access, registers.data[first : first + self.width])
 
 
 @dataclass(slots=True)

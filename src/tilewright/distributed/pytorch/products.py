@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,10 +56,14 @@ class Ready:
 
 
 class State:
-    """What is known of one process group. ready: of the calls in `known`, by where tensors lie."""
+    """What is known of one process group. ready: of the calls in `known`, by where tensors lie.
+
+    The group is not kept alive: its threads would run on behind `destroy_process_group`, and one that asks for the
+    interpreter while that is ending aborts the process.
+    """
 
     def __init__(self, group: Any) -> None:
-        self.group = group
+        self._group = weakref.ref(group)
         self.known: dict[Any, Known] = {}
         self.programs: dict[Any, tuple[Workspace, Program]] = {}
         self.ready: dict[Any, Ready] = {}
@@ -66,6 +71,11 @@ class State:
         self.retired: list[Workspace] = []
         self.peers = True
         self.groups = groups_made()
+
+    @property
+    def group(self) -> Any:
+        """None once it has been destroyed."""
+        return self._group()
 
     def notice_groups(self) -> None:
         """Ranks agree anew about kernels that fill the GPU and wait for peers where a group was made since they did."""

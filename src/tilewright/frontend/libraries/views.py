@@ -172,10 +172,8 @@ def format_named(name: str, array: Any) -> DType:
         )
     found = FORMATS.get(name)
     if found is None:
-        raise DTypeError(
-            f"Cannot multiply {type_name(array)} of {name}.",
-            hint=f"use {', '.join(FORMATS)}: convert it first.",
-        )
+        formats = "complex64, which matmul and linear multiply" if "complex" in name else ", ".join(FORMATS)
+        raise DTypeError(f"Cannot multiply {type_name(array)} of {name}.", hint=f"use {formats}: convert it first.")
     return found
 
 

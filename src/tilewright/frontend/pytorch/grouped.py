@@ -9,7 +9,7 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others, seen
-from tilewright.frontend.pytorch.registering import registered
+from tilewright.frontend.pytorch.registering import constant_in_graphs, registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
 from tilewright.frontend.requests import checked
@@ -28,7 +28,7 @@ def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...], room: Room | N
     return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked), *words)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _words_asked(*asked: Any) -> tuple[float, Any, bool]:
     """The options as the operator takes them. The compiler takes them as they are."""
     options = options_asked(*asked)

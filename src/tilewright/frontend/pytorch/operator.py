@@ -16,6 +16,7 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents, seen
+from tilewright.frontend.pytorch.registering import constant_in_graphs
 from tilewright.frontend.pytorch.sharded import is_sharded, know_sharding
 from tilewright.frontend.requests import Views, checked
 
@@ -138,7 +139,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         return over_a_batch(multiply, info, in_dims, *given)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def refuse_gradients() -> None:
     """Raises ProblemError."""
     raise ProblemError(
@@ -160,7 +161,7 @@ def compiled_call(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta:
     return call(a, b, out, None if beta == 0 else c, bias, (alpha, 1.0 if beta is None else beta, *words))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _words_asked(*asked: Any) -> Words:
     """`words_of`, from the arguments of `options_of`. The compiler takes it as it is, and does not look inside."""
     return words_of(options_asked(*asked))

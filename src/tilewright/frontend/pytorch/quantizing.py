@@ -8,7 +8,7 @@ from tilewright import extras
 from tilewright.dtypes import DType
 from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, say_by_pytorch
-from tilewright.frontend.pytorch.registering import registered, without_gradients
+from tilewright.frontend.pytorch.registering import constant_in_graphs, registered, without_gradients
 from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE, Groups
 
@@ -23,7 +23,7 @@ def quantized(x: Any, scales: Any, dtype: Any) -> tuple[Any, Any]:
     return found
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _words_asked(scales: Any, dtype: Any) -> tuple[str, str]:
     """What is asked, as the operator takes it."""
     return scales, checked_words(scales, dtype)[1].name

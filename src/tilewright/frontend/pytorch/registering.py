@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import library
 
 from tilewright.errors import ProblemError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """`torch.compiler.assume_constant_result`, without the compiler: that imports torch._dynamo, which takes a second
+    of the first call, and whose modules keep the default process group alive behind `destroy_process_group`."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def registered(

@@ -8,7 +8,7 @@ from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch, seen
-from tilewright.frontend.pytorch.registering import registered, without_gradients
+from tilewright.frontend.pytorch.registering import constant_in_graphs, registered, without_gradients
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.scaled import (
     Arrays,
@@ -47,7 +47,7 @@ _LEAST = 4
 """Tensors of a call."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
     """The options as the operator takes them. The compiler takes them as they are."""
     options = scaled_options(out_dtype, fast)

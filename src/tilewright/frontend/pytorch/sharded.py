@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright import extras
+from tilewright.frontend.pytorch.registering import constant_in_graphs
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -28,7 +29,7 @@ def is_sharded(tensor: Any) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def know_sharding(name: str) -> None:
     """DTensor knows the rules of an operator, if the program uses DTensor."""
     if name in _KNOWN or _DTENSOR not in sys.modules:

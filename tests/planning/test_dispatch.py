@@ -165,6 +165,15 @@ def test_one_order_of_summation_for_every_size(name: str, dtype: str) -> None:
     assert len(orders) == 1
 
 
+def test_sums_in_one_order_have_kernels_whatever_k_leaves_of_a_tile() -> None:
+    """Of k = 1000 a tile of 8 is filled, which large products take, and one of 16 is not, which one row takes."""
+    dispatcher = paper_dispatcher(device("H200"))
+    for k in (1000, 1004, 1016):
+        for m in (1, 7, 64, 300, 5000):
+            gemm = problem(m, 700, k, "f32")
+            assert next(dispatcher._ranked(Request(gemm, alignment_of(gemm), fixed_order=True)), None) is not None
+
+
 def test_a_kernel_serves_every_size_of_its_class() -> None:
     dispatcher = paper_dispatcher(device("H200"))
     assert isinstance(dispatcher.kernels, PaperKernels)

@@ -10,6 +10,7 @@ from hopper_kernels import ring
 from tilewright.dtypes import BF16
 from tilewright.ir.kernel import Kernel
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.gemv_body import gemv_kernel
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, make_operands
 from tilewright.simulator import simulate, standard_listeners
@@ -25,7 +26,7 @@ def kernel_of(name: str) -> tuple[Kernel, Gemm]:
         return ring(cluster=2), Gemm(256, 64, 192, dtype=BF16, out=BF16)
     if name == "gemv":
         gemm = Gemm(1, 200, 520, BF16, out=BF16)
-        return GemvConfig().kernel(gemm), gemm
+        return gemv_kernel(GemvConfig(), gemm), gemm
     rung = find_rung(name)
     gemm = rung.gemm(136, 72, 40)
     return build(gemm, rung).kernel, gemm

@@ -77,7 +77,6 @@ _KEPT_PLANS = 4096
 _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
 
-
 _NOT_BUILT = (CompileError, LaunchError, LoweringError, ScheduleError)
 """What is raised where a plan cannot be built."""
 
@@ -405,7 +404,8 @@ class Dispatcher:
         found = self._orders.get((typical, every))
         if found is None:
             likely = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True, promote_every=every)
-            for config in chain((config for _, config in likely if not config.tile_multiples), (SAFE,)):  # of this k
+            # Of a k that is filled up the order is that of another length.
+            for config in chain((config for _, config in likely if not config.tile_multiples), (SAFE,)):
                 try:
                     alone = Request(typical, Alignment(16, 16, 16), piece_bytes=request.piece_bytes)
                     plan_of(self.kernels, alone, config)
@@ -420,9 +420,9 @@ class Dispatcher:
 
     def _adds_up_a_row(self, order: ReductionOrder, typical: Gemm, every: int) -> bool:
         """Whether likely kernels of one row add up so too: of k = 1000 a tile of 16 ends with zeros, one of 8 not."""
-        row = replace(typical, m=1)
-        likely = ranked(row, self.spec, Alignment(16, 16, 16), keep_order=True, promote_every=every)
-        return any(self._sums_as(order, row, config) for _, config in islice(likely, 24))
+        row, lies = replace(typical, m=1), Alignment(16, 16, 16)
+        likely = islice(ranked(row, self.spec, lies, keep_order=True, promote_every=every), 24)
+        return any(self._sums_as(order, row, config) for _, config in likely)
 
     def _sums_as(self, order: ReductionOrder, gemm: Gemm, config: PlanConfig) -> bool:
         if isinstance(config.kernel, GemvConfig):

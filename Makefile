@@ -52,6 +52,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/emulation_table.py --records benchmarks/results/emulation_h200.jsonl benchmarks/results/emulation_h100.jsonl --check docs/accuracy.md
 	$(BIN)/python benchmarks/scaled.py --records benchmarks/results/scaled_h200.jsonl benchmarks/results/scaled_blocks_h200.jsonl --drawn benchmarks/results/fp8_drawn_h200.jsonl --check docs/fp8.md
+	$(BIN)/python benchmarks/sustained.py --check docs/sustained.md
 	$(BIN)/python benchmarks/experts.py --records benchmarks/results/experts_h200.jsonl --check docs/fp8.md
 	$(BIN)/python benchmarks/few_bits.py --records benchmarks/results/few_bits_h200.jsonl --check docs/few_bits.md
 	$(BIN)/python benchmarks/overlap.py --check

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tilewright.bench.clocks import ClockLog
 from tilewright.suite.timing import Replay, Timer, Times
@@ -21,9 +22,11 @@ GRAPH_US = 50_000.0
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """us: of a call, the median of the later halves. clock_mhz, power_w: medians; None where they cannot be read."""
+    """us: of a call, the median of the later halves; each_us: the median of the later half of each stretch, in order.
+    clock_mhz, power_w: medians; None where they cannot be read."""
 
     us: float
+    each_us: tuple[float, ...]
     clock_mhz: float | None
     power_w: float | None
 
@@ -41,7 +44,7 @@ def stretches_of(
     """Some stretches of each call. times: of single calls. first: the call that warms the card up. gpu_uuid: the
     card's. rounds: stretches of a call. warm_s: for how long the card works before, less where it has just worked."""
     graphs = {name: timer.capture(call, max(1, int(GRAPH_US / times[name].median_us))) for name, call in calls.items()}
-    later: dict[str, list[float]] = {name: [] for name in calls}
+    later: dict[str, list[list[float]]] = {name: [] for name in calls}
     clocks: dict[str, list[float]] = {name: [] for name in calls}
     powers: dict[str, list[float]] = {name: [] for name in calls}
     order, rng = list(calls), random.Random(0)
@@ -52,14 +55,20 @@ def stretches_of(
             for name in order:
                 with ClockLog(gpu_uuid) as log:
                     each = _run_for(graphs[name], STRETCH_S)
-                later[name] += each[len(each) // 2 :]
+                later[name].append(each[len(each) // 2 :])
                 clocks[name] += log.clocks_mhz
                 powers[name] += log.powers_w
     finally:
         for graph in graphs.values():
             graph.close()
     return {
-        name: Stretch(statistics.median(us), _median(clocks[name]), _median(powers[name])) for name, us in later.items()
+        name: Stretch(
+            statistics.median(chain.from_iterable(each)),
+            tuple(map(statistics.median, each)),
+            _median(clocks[name]),
+            _median(powers[name]),
+        )
+        for name, each in later.items()
     }
 
 

@@ -67,7 +67,7 @@ class Prepared:
         places[Place.GUARD_B] = flag
         with planner.gpu.as_current():
             plan.run(library.stream(self._device), [places.get(place, 0) for place in Place])
-        library.finished((self.weight,), self._device)
+        library.finished(self._device)
         del kept
 
     def _request(self) -> Request:
@@ -122,7 +122,7 @@ class Prepared:
         if out is not None and call.shares_memory(addresses):
             return compute(library, a, self.weight, out, c, bias, options, operands)
         call.start(library, addresses, result, self._pieces, self._flag)
-        library.finished((a, self.weight, c, bias, *operands, result), call.device)
+        library.finished(call.device)
         return result
 
     def _settled(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Settled:

@@ -7,18 +7,18 @@ Calls that look alike share a plan, as those of `matmul` do (`compute`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import device_of, planned, refuse_other_library, start
+from tilewright.frontend.compute import device_of, planned, refuse_other_library
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
-from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
+from tilewright.frontend.remembered import MOST, key_of
 from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
 from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, has_plain_rows, lone, product_of, tight
@@ -26,7 +26,7 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
-from tilewright.planning.plan import Place, Plan
+from tilewright.planning.plan import Place
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.memory import c_strides
@@ -50,6 +50,9 @@ class ScaledOptions:
 
 
 _OPTIONS: dict[tuple[DType, bool, Options], ScaledOptions] = {}
+
+_NOT_READ = (0,) * (Place.SCALE_A - Place.RESIDUAL)
+"""In the places between the bias and the scales."""
 
 _NO_FLAGS = (0,) * (Place.OPERAND - Place.GUARD_A)
 """In the places of flags, in front of the operands of an epilogue."""
@@ -199,35 +202,6 @@ def refuse_device(device: int, gemm: Gemm) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
-
-    device: int
-    make: Callable[[], Any]
-    make_others: tuple[Callable[[], Any], ...]
-    plan: Plan | None
-
-    def run(self, library: Any, arrays: Arrays) -> Any:
-        a, b, scale_a, scale_b, bias, out, *operands = arrays
-        result = self.make() if out is None else out
-        others = self.make_others and tuple([make() for make in self.make_others])
-        made = (result, *others) if others else result
-        if self.plan is None:
-            return made
-        address = library.address
-        at_bias = 0 if bias is None else address(bias)
-        addresses = address(a), address(b), address(result), at_bias, 0, 0, 0, 0, address(scale_a), address(scale_b)
-        if operands or others:
-            addresses = (*addresses, *_NO_FLAGS, *map(address, operands), *map(address, others))
-        start(library, self.device, self.plan, addresses, (*arrays, result, *others))
-        return made
-
-
-_KNOWN: Remembered[_Known] = remembered()
-"""Calls made so far, by their keys."""
-
-
 Arrays = tuple[Any, ...]
 """a, b, scale_a, scale_b, bias and out of a call, None for what is not given; then the operands of its function."""
 
@@ -252,8 +226,8 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without wgmma, or where a kernel would have to be compiled in a capture.
     """
-    key = key_of(library, arrays, options)
-    known = _KNOWN.get(key)
+    key = key_of(library, arrays, "scaled_matmul", options)
+    known = KNOWN.get(key)
     if known is None:
         views = views_of_scaled(library, arrays)
         try:
@@ -265,10 +239,15 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
             at = names.index(needed.name)
             copied: Any = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled(library, copied, options)
-        _KNOWN.keep(key, known)
+        KNOWN.keep(key, known)
     if arrays[5] is not None and _overwrites(views_of_scaled(library, arrays)):
         return _assigned(library, arrays, options)
-    return known.run(library, arrays)
+    a, b, scale_a, scale_b, bias, out, *operands = arrays
+    address = library.address
+    behind = 0 if bias is None else address(bias), *_NOT_READ, address(scale_a), address(scale_b)
+    if known.make_others or operands:
+        behind = (*behind, *_NO_FLAGS, *map(address, operands))
+    return known.run(library, a, behind, b, out)
 
 
 def _overwrites(views: ScaledViews) -> bool:
@@ -289,19 +268,19 @@ def _matrices(named: tuple[Named, ...], further: tuple[Further, ...]) -> list[Vi
     return [one.view for one in named if one.is_matrix] + [one.view for one in further if one.is_matrix]
 
 
-def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> _Known:
+def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> KnownCall:
     device = device_of(library, views.a)
     refuse_device(device, request.gemm)
-    make = library.maker(views.shape, request.gemm.out, like)
     further = further_of(options.call, product_of(views.a, views.b), options.out_dtype)
     others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)
+    make = library.maker(views.shape, request.gemm.out, like)
     if 0 in views.shape:
-        return _Known(device, make, others, None)
+        return KnownCall(device, make, None, others)
     piece = Piece(request, ((0,) * 5,), False)
-    return _Known(device, make, others, planned(dispatcher(device), library, piece))
+    return KnownCall(device, make, planned(dispatcher(device), library, piece), others)
 
 
 def words_of_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
     """What runs for a call that was made before, for people; empty where it is not known."""
-    known = _KNOWN.get(key_of(library, arrays, options))
-    return "" if known is None or known.plan is None else known.plan.words
+    known = KNOWN.get(key_of(library, arrays, "scaled_matmul", options))
+    return "" if known is None else known.words

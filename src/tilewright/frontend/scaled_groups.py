@@ -11,10 +11,11 @@ from typing import Any
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import device_of, refuse_other_library
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
 from tilewright.frontend.ragged import (
-    GroupCall,
+    NOT_READ,
     Groups,
     Room,
     are_scattered,
@@ -24,7 +25,7 @@ from tilewright.frontend.ragged import (
     ragged_of,
     refuse_elsewhere,
 )
-from tilewright.frontend.remembered import Remembered, key_of, remembered
+from tilewright.frontend.remembered import key_of
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.scaled import ScaledOptions, refuse_device
 from tilewright.frontend.scales import BLOCK, side_of
@@ -39,7 +40,7 @@ from tilewright.units import ceil_div
 Arrays = tuple[Any, ...]
 """a, b, scale_a, scale_b and the offsets of a call."""
 
-_NAMES = ("a", "b", "scale_a", "scale_b")
+_NAME, _NAMES = "scaled_grouped_matmul", ("a", "b", "scale_a", "scale_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +203,6 @@ def _alignment(views: GroupViews, gemm: Gemm, scaling: _Scaling, out: DType) -> 
     )
 
 
-_KNOWN: Remembered[GroupCall] = remembered()
-"""Calls made so far, by their keys."""
-
-
 def views_of_groups(library: Any, arrays: Arrays) -> GroupViews:
     """Where the arrays of a call lie."""
     a, b, scale_a, scale_b = (library.view(array) for array in arrays[:4])
@@ -236,8 +233,8 @@ def compute_scaled_groups(
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without FP8, or where a kernel would have to be compiled in a capture.
     """
-    key = key_of(library, arrays, options, room)
-    known = _KNOWN.get(key)
+    key = key_of(library, arrays, _NAME, options, room)
+    known = KNOWN.get(key)
     if known is None:
         for name, array in zip((*_NAMES, "offsets"), arrays, strict=True):
             refuse_other_library(library, name, array)
@@ -246,30 +243,33 @@ def compute_scaled_groups(
         other = transposed(arrays)
         if other is not None:
             return compute_scaled_groups(library, other, options).T
+        if are_scattered(arrays[4]):
+            return compute_scaled_groups(library, (*arrays[:4], library.tight(arrays[4])), options, room, moved)
         try:
             known = _settled(library, arrays, options, room, moved)
         except NeedsCopy as needed:
             at = _NAMES.index(needed.name)
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
-        _KNOWN.keep(key, known)
+        KNOWN.keep(key, known)
     a, b, scale_a, scale_b, offsets = arrays
-    return known.run(library, a, b, offsets, (scale_a, scale_b))
+    address = library.address
+    return known.run(library, a, (*NOT_READ, address(offsets), 0, address(scale_a), address(scale_b)), b)
 
 
 def _settled(
     library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]
-) -> GroupCall:
+) -> KnownCall:
     views = views_of_groups(library, arrays)
     groups, request = request_of_groups(views, options, room, moved)
     device = device_of(library, views.a)
     refuse_device(device, request.gemm)
     make = library.maker(groups.shape, request.gemm.out, arrays[0])
     if 0 in groups.shape or not groups.count:
-        return GroupCall(device, make, None, False)
-    return GroupCall(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
+        return KnownCall(device, make, None)
+    return KnownCall(device, make, planned_groups(library, request, device))
 
 
 def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    return _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))].words
+    return KNOWN[key_of(library, transposed(arrays) or arrays, _NAME, options, room)].words

@@ -11,7 +11,7 @@ from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, RankCall
 from tilewright.distributed.pytorch.products import computed, known_of
 from tilewright.distributed.pytorch.scales import Asked, scales_asked
 from tilewright.errors import ProblemError
-from tilewright.frontend.options import Options, options_of
+from tilewright.frontend.options import Options, options_with
 from tilewright.frontend.pytorch.plain import compute_plain
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
@@ -82,7 +82,7 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
 def _backwards(options: Options) -> Options:
     """What the products of gradients ask: results of the operands' format."""
-    return options_of(1.0, None, None, options.precision, None, options.fixed_order, None, False)
+    return options_with(precision=options.precision, fixed_order=options.fixed_order)
 
 
 def _beside(matrices: Sequence[Any]) -> Any:

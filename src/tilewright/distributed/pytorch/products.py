@@ -20,7 +20,7 @@ from tilewright.distributed.pytorch.shared import parts_elements, parts_flag_byt
 from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, TilewrightError, UnknownName
-from tilewright.frontend.options import PLAIN, Options, options_of
+from tilewright.frontend.options import PLAIN, Options, options_with
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.scaled import ScaledOptions
 from tilewright.notices import say_once
@@ -336,4 +336,6 @@ def _adding(options: Asked) -> Options:
     """The same with a `c` that is added. Products with scales take none."""
     if not isinstance(options, Options):
         return PLAIN
-    return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
+    return options_with(
+        beta=1.0, out_dtype=options.out_dtype, precision=options.precision, fixed_order=options.fixed_order
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.options import Options, options_asked, options_of
+from tilewright.frontend.options import Options, options_asked, options_with
 from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, or_on_the_host, refuse_others, seen
 from tilewright.frontend.pytorch.registering import constant_in_graphs, registered
 from tilewright.frontend.pytorch.sharded import know_sharding
@@ -42,7 +42,7 @@ def _room(*words: Any) -> Room | None:
 
 
 def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False, *room: int) -> Options:
-    return options_of(alpha, None, out_dtype, "tf32" if tf32 else "default", None, False, None, False)
+    return options_with(alpha=alpha, out_dtype=out_dtype, precision="tf32" if tf32 else "default")
 
 
 def _grouped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:

@@ -36,7 +36,7 @@ def gathering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[st
     import tilewright
     from tilewright.distributed import all_gather_matmul
     from tilewright.distributed.pytorch import products
-    from tilewright.distributed.pytorch.agreement import GATHER
+    from tilewright.distributed.pytorch.agreement import GATHER, RankCall
     from tilewright.frontend.options import PLAIN
 
     m, n, k = shape
@@ -51,10 +51,9 @@ def gathering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[st
     if every:
         ways |= {"torch.mm alone": lambda: torch.mm(whole, b), "alone": lambda: tilewright.matmul(whole, b)}
         for plan in (*GATHERS, ARRIVING):
-            ways[str(plan)] = lambda plan=plan: products.computed(
-                GATHER, shard, (b,), dist.group.WORLD, PLAIN, None, plan
-            )[0]
-    plan = products.known_of(GATHER, shard, (b,), dist.group.WORLD, PLAIN, None).plan
+            asked = RankCall(GATHER, shard, (b,), PLAIN, plan=plan)
+            ways[str(plan)] = lambda asked=asked: products.computed(asked, dist.group.WORLD)[0]
+    plan = products.known_of(RankCall(GATHER, shard, (b,), PLAIN), dist.group.WORLD).plan
     return ways, whole.float() @ b.float(), 2.0**-7 * (whole.float().abs() @ b.float().abs()), str(plan)
 
 
@@ -66,7 +65,7 @@ def scattering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[s
     import tilewright
     from tilewright.distributed import matmul_reduce_scatter
     from tilewright.distributed.pytorch import products
-    from tilewright.distributed.pytorch.agreement import SCATTER
+    from tilewright.distributed.pytorch.agreement import SCATTER, RankCall
     from tilewright.frontend.options import PLAIN
 
     m, n, k = shape
@@ -86,10 +85,9 @@ def scattering(shape: Shape, rank: int, ranks: int, every: bool) -> tuple[dict[s
     if every:
         ways |= {"torch.mm alone": lambda: torch.mm(a, b), "alone": lambda: tilewright.matmul(a, b)}
         for plan in (*SCATTERS, *((SHARED,) if m // ranks % 256 == 0 else ())):  # own rows are whole tiles
-            ways[str(plan)] = lambda plan=plan: products.computed(
-                SCATTER, a, (b,), dist.group.WORLD, PLAIN, None, plan
-            )[0]
-    plan = products.known_of(SCATTER, a, (b,), dist.group.WORLD, PLAIN, None).plan
+            asked = RankCall(SCATTER, a, (b,), PLAIN, plan=plan)
+            ways[str(plan)] = lambda asked=asked: products.computed(asked, dist.group.WORLD)[0]
+    plan = products.known_of(RankCall(SCATTER, a, (b,), PLAIN), dist.group.WORLD).plan
     return ways, own, 2.0**-6 * limit, str(plan)
 
 

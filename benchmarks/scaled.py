@@ -236,9 +236,10 @@ class Bench:
         return dispatcher(self.torch.cuda.current_device())
 
     def _request(self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool) -> Request:
-        return request_of(
-            views_of_scaled(library_of(pair[0]), (*pair, *scales, None, None)), scaled_options(None, fast)
-        )
+        views = views_of_scaled(library_of(pair[0]), (*pair, *scales, None, None))
+        request = request_of(views, scaled_options(None, fast))
+        assert request is not None
+        return request
 
     def _planned(
         self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool, config: PlanConfig

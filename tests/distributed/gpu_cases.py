@@ -17,7 +17,7 @@ import tilewright
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, GATHERS, SCALED_AS_WHOLE, SCATTERS, SHARED, Plan
 from tilewright.distributed.pytorch import products
-from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, RankCall
 from tilewright.distributed.pytorch.scales import Scales
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.options import PLAIN
@@ -35,11 +35,11 @@ def normal(*shape: int, seed: int, dtype: Any = torch.bfloat16) -> Any:
 
 
 def gather(a: Any, b: Any, plan: Any = None, group: Any = None) -> Any:
-    return products.computed(GATHER, a, (b,), group or dist.group.WORLD, PLAIN, None, plan)[0]
+    return products.computed(RankCall(GATHER, a, (b,), PLAIN, plan=plan), group or dist.group.WORLD)[0]
 
 
 def scatter(a: Any, b: Any, plan: Any = None, group: Any = None) -> Any:
-    return products.computed(SCATTER, a, (b,), group or dist.group.WORLD, PLAIN, None, plan)[0]
+    return products.computed(RankCall(SCATTER, a, (b,), PLAIN, plan=plan), group or dist.group.WORLD)[0]
 
 
 def shards_of(rows: list[int], k: int, dtype: Any = torch.bfloat16) -> list[Any]:
@@ -98,11 +98,9 @@ def case_fp8(rank: int, ranks: int) -> None:
                 tilewright.scaled_matmul(shard, b, scale, of_b, fast_accumulation=fast)
                 for shard, scale in zip(shards, scales, strict=True)
             ]
-            asked, given = scaled_options(None, fast), (dist.group.WORLD,)
+            given = shards[rank], (b,), scaled_options(None, fast), None, Plan("gather"), Scales(scales[rank], (of_b,))
             for _ in range(3):  # the second call is recorded, the third replayed
-                (found,) = products.computed(
-                    GATHER, shards[rank], [b], *given, asked, None, Plan("gather"), Scales(scales[rank], (of_b,))
-                )
+                (found,) = products.computed(RankCall(GATHER, *given), dist.group.WORLD)
                 assert torch.equal(found, torch.cat(alone)), (by_rows, m, n, k)
                 found = all_gather_matmul(shards[rank], b, **options)
                 assert ((found.double() - exact).abs() <= bound).all(), (by_rows, m, n, k, fast)
@@ -114,9 +112,10 @@ def case_fp8(rank: int, ranks: int) -> None:
         own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
         bound = 2.0**-7 * sum(one.abs() for one in whole)[own] + 1e-6
         for plan in SCALED_AS_WHOLE[1:]:
-            given = (*parts[rank][:1], [parts[rank][1]], dist.group.WORLD, scaled_options(None, False), None, plan)
+            given = parts[rank][0], (parts[rank][1],), scaled_options(None, False), None, plan
             for _ in range(3):
-                (found,) = products.computed(SCATTER, *given, Scales(scales[rank], (of_b,)))
+                asked = RankCall(SCATTER, *given, Scales(scales[rank], (of_b,)))
+                (found,) = products.computed(asked, dist.group.WORLD)
                 assert ((found.double() - sum(whole)[own]).abs() <= bound).all(), (plan, by_rows, m, n, k)
 
 

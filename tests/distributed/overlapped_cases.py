@@ -23,7 +23,7 @@ from cuda.bindings import driver
 from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
 from tilewright.distributed.plans import ARRIVING, SCALED_AS_WHOLE, SHARED, Plan
 from tilewright.distributed.pytorch import agreement, products, symmetric
-from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, RankCall
 from tilewright.distributed.pytorch.scales import Scales
 from tilewright.distributed.timeline import slot_of
 from tilewright.errors import LaunchError
@@ -215,6 +215,10 @@ def gpus() -> Any:
         products._STATES.clear()
 
 
+def computed(asked: RankCall) -> list[Any]:
+    return products.computed(asked, dist.group.WORLD)
+
+
 def integers(*shape: int, seed: int) -> Any:
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
 
@@ -224,7 +228,7 @@ def case_gather(rank: int, ranks: int) -> None:
         for rows, plan, again in itertools.product(([8] * ranks, [5, 0], [3, 140]), GATHERS, range(3)):
             shards = [integers(count, 16, seed=10 * again + i) for i, count in enumerate(rows)]
             b = [integers(16, 8, seed=50 + rank), integers(16, 12, seed=60 + rank)]
-            found = products.computed(GATHER, shards[rank], b, dist.group.WORLD, PLAIN, None, plan)
+            found = computed(RankCall(GATHER, shards[rank], tuple(b), PLAIN, plan=plan))
             for mine, x in zip(found, b, strict=True):
                 assert torch.equal(mine, torch.cat(shards) @ x), (rows, plan, again)
         assert len(products.state_of(dist.group.WORLD).retired) == 0
@@ -239,7 +243,7 @@ def case_scatter(rank: int, ranks: int) -> None:
             size = -(-m // ranks)
             a, b = parts[rank]
             options = (PLAIN, wide)[again % 2]
-            found = products.computed(SCATTER, a, (b, 2 * b), dist.group.WORLD, options, None, plan)
+            found = computed(RankCall(SCATTER, a, (b, 2 * b), options, plan=plan))
             for factor, mine in enumerate(found, 1):
                 assert torch.equal(mine, factor * whole[rank * size : (rank + 1) * size]), (m, plan, again)
 
@@ -256,8 +260,8 @@ def case_fp8(rank: int, ranks: int) -> None:
             of_b = (torch.full((1, 1), 2.0), torch.full((1, 12), 0.5))
             whole = torch.cat([shard.float() * scale for shard, scale in zip(shards, scales, strict=True)])
             for plan in (Plan("gather"), *((Plan("gather exchanged"),) if by_rows else ())):
-                given = (shards[rank], b, dist.group.WORLD, options, None, plan, Scales(scales[rank], of_b))
-                for mine, x, scale in zip(products.computed(GATHER, *given), b, of_b, strict=True):
+                asked = RankCall(GATHER, shards[rank], tuple(b), options, None, plan, Scales(scales[rank], of_b))
+                for mine, x, scale in zip(computed(asked), b, of_b, strict=True):
                     assert torch.equal(mine, whole @ x.float() * scale), (plan, by_rows, rows, again)
         for by_rows, m, plan in itertools.product((True, False), (16, 7), SCALED_AS_WHOLE[1:]):
             parts = [(integers(m, 16, seed=i).to(fp8), integers(16, 8, seed=20 + i).to(fp8)) for i in range(ranks)]
@@ -265,8 +269,7 @@ def case_fp8(rank: int, ranks: int) -> None:
             of_b = torch.full((1, 1), 1.0 + rank)
             whole = sum((1.0 + i) * (a.float() * scales[i] @ b.float()) for i, (a, b) in enumerate(parts))
             a, b = parts[rank]
-            given = (a, [b], dist.group.WORLD, options, None, plan, Scales(scales[rank], (of_b,)))
-            (found,) = products.computed(SCATTER, *given)
+            (found,) = computed(RankCall(SCATTER, a, (b,), options, None, plan, Scales(scales[rank], (of_b,))))
             size = -(-m // ranks)
             assert torch.equal(found, whole[rank * size : (rank + 1) * size]), (by_rows, m, plan)
         with patch.object(products, "ranked", lambda *given: (SHARED, Plan("scatter"), *SCALED_AS_WHOLE[1:])):
@@ -285,7 +288,7 @@ def case_memory_grows(rank: int, ranks: int) -> None:
     with gpus():
         for width in (16, 1 << 14, 16):
             a, b = integers(64, width, seed=rank), integers(width, 8, seed=9)
-            (found,) = products.computed(GATHER, a, (b,), dist.group.WORLD, PLAIN, None, Plan("gather"))
+            (found,) = computed(RankCall(GATHER, a, (b,), PLAIN, plan=Plan("gather")))
             assert torch.equal(found, torch.cat([integers(64, width, seed=i) for i in range(ranks)]) @ b)
         assert len(products.state_of(dist.group.WORLD).retired) == 1
         assert symmetric.Workspace is type(products.state_of(dist.group.WORLD).workspaces[GATHER])

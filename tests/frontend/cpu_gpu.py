@@ -26,18 +26,7 @@ from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, E4M3, E5M2, DType
-from tilewright.frontend import (
-    calls,
-    combining,
-    compute,
-    guard_flags,
-    libraries,
-    lists,
-    quantizing,
-    ragged,
-    scaled,
-    scaled_groups,
-)
+from tilewright.frontend import calls, compute, guard_flags, known_calls, libraries, lists
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -195,7 +184,7 @@ class CpuArrays(Signed):
     def elsewhere(self, device: int) -> bool:
         return False
 
-    def finished(self, arrays: Any, device: int) -> None:
+    def finished(self, device: int) -> None:
         pass
 
     def capturing(self) -> bool:
@@ -232,11 +221,8 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
             _forget()  # calls with arrays of the host would find their plans
 
 
-_REMEMBERING: tuple[Any, ...] = (combining, lists, ragged, scaled, scaled_groups, quantizing)
-
-
 def _forget() -> None:
-    for known in (compute.MEMO, *(one._KNOWN for one in _REMEMBERING)):
+    for known in (compute.MEMO, known_calls.KNOWN, lists._KNOWN):
         known.clear()
 
 

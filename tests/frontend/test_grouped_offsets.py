@@ -120,8 +120,8 @@ def test_a_kernel_that_reads_the_offsets_itself_is_given_them(gpu: State, monkey
     gradient = grouped_matmul(a.T, first, offsets=ends)
     grouped_matmul(b.swapaxes(1, 2), a.T, offsets=ends)
     at = [array.ctypes.data for array in (a, b, first, second, gradient, ends)]
-    assert plan.addresses[:2] == [(at[0], at[1], result, 0, 0, 0, at[5], 0) for result in at[2:4]]
-    assert plan.addresses[2] == (at[0], at[2], at[4], 0, 0, 0, at[5], 0)
+    assert plan.addresses[:2] == [(at[0], at[1], result, 0, 0, 0, at[5]) for result in at[2:4]]
+    assert plan.addresses[2] == (at[0], at[2], at[4], 0, 0, 0, at[5])
     assert plan.addresses[3][:2] == (at[0], at[1])
     assert [request.groups for request in asked] == [Groups(4, "m", 40 * 24), Groups(4, "k", 40 * 24)]
     assert words_of_groups(a, b, ends) == "wgmma" and not gpu.launches

@@ -249,6 +249,19 @@ def test_a_quantised_result_is_read_by_the_next_product() -> None:
     assert again.dtype == np.uint16 and again.shape == (m, 32)
 
 
+def test_a_column_major_operand_of_the_epilogue_is_copied() -> None:
+    a, b, residual = drawn(24, 160), drawn(40, 160).T, on_gpu(np.arange(960, dtype=np.float32).reshape(40, 24))
+    asked: Any = {"epilogue": lambda acc, residual: acc + residual, "out_dtype": "f32"}
+    found = scaled_matmul(a, b, scales(1), scales(1), operands={"residual": residual.T}, **asked)
+    tight = on_gpu(np.ascontiguousarray(residual.T))
+    assert found.tobytes() == scaled_matmul(a, b, scales(1), scales(1), operands={"residual": tight}, **asked).tobytes()
+
+
+def test_pairs_of_an_odd_number_of_columns_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"\(24, 39\) has an odd number of columns"):
+        scaled_matmul(drawn(24, 160), drawn(39, 160).T, scales(1), scales(1), epilogue=ops.rotated_pair)
+
+
 def test_scales_of_blocks_come_from_the_epilogue() -> None:
     """And are what the next product takes, as those of `quantize`."""
     m, n, k = 40, 272, 128

@@ -15,7 +15,7 @@ from torch.nn import functional  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.device.catalog import device  # noqa: E402
-from tilewright.frontend import scaled, scaled_groups  # noqa: E402
+from tilewright.frontend import known_calls  # noqa: E402
 from tilewright.planning import dispatch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -28,8 +28,7 @@ BF16 = torch.bfloat16
 @pytest.fixture(autouse=True)
 def h200(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("H200")))
-    scaled._KNOWN.clear()
-    scaled_groups._KNOWN.clear()
+    known_calls.KNOWN.clear()
 
 
 def drawn(*shape: int, dtype: Any = torch.float8_e4m3fn) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,15 @@ import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, refuse_other_library, start
+from tilewright.frontend.compute import device_of, refuse_other_library
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.libraries import DTypeError, HostArrays
-from tilewright.frontend.ragged import refuse_elsewhere
-from tilewright.frontend.remembered import Remembered, key_of, remembered
+from tilewright.frontend.ragged import NOT_READ, refuse_elsewhere
+from tilewright.frontend.remembered import key_of
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.shapes import ShapeError, has_plain_rows
 from tilewright.kernels.row_sums import MOST_TERMS
 from tilewright.planning.dispatch import dispatcher
-from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import LARGEST_SIZE
 from tilewright.problem.row_sums import RowSums
 from tilewright.units import type_name
@@ -68,33 +67,12 @@ def check_rows(x: Any, rows: Any, weights: Any, listed: Listed | None = None) ->
     return count, terms
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share. plan: None where there is nothing to do."""
-
-    device: int
-    make: Callable[[], Any]
-    plan: Plan | None
-
-    def run(self, library: Any, x: Any, rows: Any, weights: Any, begins: Any) -> Any:
-        result, address = self.make(), library.address
-        if self.plan is not None:
-            of_weights, of_begins = (0 if one is None else address(one) for one in (weights, begins))
-            addresses = (address(x), 0, address(result), 0, 0, 0, address(rows), 0, of_weights, of_begins)
-            start(library, self.device, self.plan, addresses, (x, rows, weights, begins, result))
-        return result
-
-
-_KNOWN: Remembered[_Known] = remembered()
-"""Calls made so far, by their keys."""
-
-
-def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: Listed | None = None) -> Any:
+def compute_combined(library: Any, x: Any, rows: Any, weights: Any = None, listed: Listed | None = None) -> Any:
     """The result of a call. Raises as `combine_rows`, HostMemory for arrays on no GPU, and LaunchError where a kernel
     would have to be compiled in a capture."""
-    given = (x, rows, weights, None if listed is None else listed.begins)
-    key = key_of(library, given)
-    known = _KNOWN.get(key)
+    begins = None if listed is None else listed.begins
+    key = key_of(library, (x, rows, weights, begins), "combine_rows")
+    known = KNOWN.get(key)
     if known is None:
         if weights is not None:
             refuse_other_library(library, "weights", weights)
@@ -106,8 +84,10 @@ def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: List
         if copied is not None:
             return compute_combined(library, *copied, listed)
         known = _settled(library, x, (count, terms), rows.shape[0], weights is not None)
-        _KNOWN.keep(key, known)
-    return known.run(library, *given)
+        KNOWN.keep(key, known)
+    address = library.address
+    of_weights, of_begins = (0 if one is None else address(one) for one in (weights, begins))
+    return known.run(library, x, (*NOT_READ, address(rows), 0, of_weights, of_begins))
 
 
 def _read_well(library: Any, x: Any, rows: Any, weights: Any) -> tuple[Any, Any, Any] | None:
@@ -130,7 +110,7 @@ def is_tight(array: Any) -> bool:
     return bool(told()) if callable(told) else bool(array.flags.c_contiguous)
 
 
-def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> _Known:
+def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> KnownCall:
     view, (count, terms) = library.view(x), shape
     device = device_of(library, view)
     (m, n), dtype = view.shape, view.dtype
@@ -139,13 +119,13 @@ def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted
         raise ProblemError(f"combine_rows: {count} results of {terms} terms are more than 2**31 - 1 indices.")
     make = library.maker((count, n), dtype, x)
     if 0 in (count, n):
-        return _Known(device, make, None)
+        return KnownCall(device, make, None)
     leading = view.strides[0] if m > 1 else n
     of_list = 0 if terms else listed
     problem = RowSums(count, n, m, max(leading, n), n, dtype, terms, weighted, of_list)
     aligned = power_of_two(view.pointer | leading * dtype.bytes | n * dtype.bytes)
     plan = dispatcher(device).row_sums(problem, aligned, capturing=library.capturing)
-    return _Known(device, make, plan)
+    return KnownCall(device, make, plan)
 
 
 def _refuse_codes(dtype: DType, terms: int, weighted: bool) -> None:

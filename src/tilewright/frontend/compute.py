@@ -86,7 +86,7 @@ def compute(
         call.launch(library.stream(call.device), *call.pick(addresses))
     else:
         call.start(library, addresses, result)
-        library.finished((a, b, c, bias, *operands, result, *others), call.device)
+        library.finished(call.device)
     return (result, *others) if others else result
 
 
@@ -337,19 +337,6 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
             else:
                 plan.run(stream, arrays)
     del kept  # only now: the library may give the memory to whatever its stream does next
-
-
-def start(library: Any, device: int, plan: Plan, addresses: Sequence[int], arrays: tuple[Any, ...]) -> None:
-    """Start one plan on the library's stream. addresses: by `Place`, without a workspace, which is the library's.
-    arrays: those that it reads and writes, the first of them on the device."""
-    kept = None
-    if plan.scratch_bytes:
-        scratch, kept = library.scratch(plan.scratch_bytes, arrays[0])
-        addresses = (*addresses[: Place.SCRATCH], scratch, *addresses[Place.SCRATCH + 1 :])
-    with gpu_of(dispatcher(device), library):
-        plan.run(library.stream(device), addresses)
-    library.finished(arrays, device)
-    del kept  # only now, as in `run`
 
 
 def _single(parts: Parts) -> tuple[Callable[..., None] | None, Callable[[Addresses], tuple[int, ...]]]:

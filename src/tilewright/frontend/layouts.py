@@ -96,8 +96,7 @@ def layouts_of(
         a, b = (Side(side.order.other, side.leading) for side in (whole.b, whole.a))
         axes = [_Axis(x.extent, (x.steps[1], x.steps[0], *x.steps[2:])) for x in axes]
         whole = replace(whole, m=rows, n=columns, a=a, b=b, swapped=True)
-    least = lone(whole.n) if whole.m == 1 else 1
-    leading, *more = (max(one, least) for one in (whole.leading, *whole.leadings))
+    leading, *more = (lone(whole.n) if whole.m == 1 else max(one, 1) for one in (whole.leading, *whole.leadings))
     whole = replace(whole, leading=leading, leadings=tuple(more))
     return tuple(piece for stacked in _stacked(whole, _merged(axes)) for piece in _in_rows(stacked))
 

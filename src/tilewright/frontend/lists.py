@@ -156,7 +156,7 @@ class ListCall:
                     self._plan(library)
                 results = [product.make() for product in self._products]
                 self._start(library, triples, at, results)
-        library.finished((*triples, *results), self.device)
+        library.finished(self.device)
         return results
 
     def _start(

@@ -157,6 +157,21 @@ def options_of(
     return Options(*options, tuple(others))
 
 
+def options_with(
+    *,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out_dtype: Any = None,
+    precision: Precision = "default",
+    fixed_order: bool = False,
+    traced: Traced | None = None,
+    numbers: tuple[float, ...] = (),
+) -> Options:
+    """`options_of` by names, for calls of our own. beta: of a `c` that is added; None where none is."""
+    function = () if traced is None else (traced, numbers)
+    return options_of(alpha, beta, out_dtype, precision, None, fixed_order, None, beta is not None, *function)
+
+
 def _formats(out_dtype: Any, traced: Traced | None) -> tuple[Any, ...]:
     """What is asked for each result of a call: one for all matrices, or each. Raises ProblemError."""
     count = 1 if traced is None else 1 + len(traced.others)

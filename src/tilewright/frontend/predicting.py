@@ -7,7 +7,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries.views import View
-from tilewright.frontend.options import Precision, options_of
+from tilewright.frontend.options import Precision, options_with
 from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.model.prediction import Prediction
 from tilewright.planning.account import dispatcher_on_paper
@@ -44,7 +44,7 @@ def predict_precision(
     if not m * n * k:
         raise ProblemError(f"A product of {m} x {n} x {k} takes no time.", hint="use sizes from 1 on.")
     found = known_device(spec)
-    options = options_of(1.0, None, None, precision, None, False, None, False)
+    options = options_with(precision=precision)
     a, b = (View(at * _APART, shape, c_strides(shape), F32, 0) for at, shape in ((1, (m, k)), (2, (k, n))))
     views = Views(a, b)
     (piece,) = requests_of(views, *checked(views, options), options)

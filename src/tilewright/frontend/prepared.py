@@ -13,7 +13,7 @@ from tilewright.frontend.guard_flags import FLAG_BYTES, room_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.libraries.views import DTypeError, View
-from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_of, unguarded
+from tilewright.frontend.options import EMULATED, Guarding, Options, Precision, options_with, unguarded
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
@@ -67,7 +67,7 @@ class Prepared:
         places[Place.GUARD_B] = flag
         with planner.gpu.as_current():
             plan.run(library.stream(self._device), [places.get(place, 0) for place in Place])
-        library.finished((self.weight,), self._device)
+        library.finished(self._device)
         del kept
 
     def _request(self) -> Request:
@@ -77,7 +77,7 @@ class Prepared:
             raise DTypeError(f"A weight of {view.dtype} has no pieces.", hint="prepare weights of f32.")
         if len(view.shape) != 2 or 0 in view.shape:
             raise ShapeError(f"A weight of shape {view.shape} cannot be prepared.", hint="give one of shape (k, n).")
-        options = options_of(1.0, None, None, self.precision, None, False, None, False)
+        options = options_with(precision=self.precision)
         if options.algorithm_of(F32, view.shape[0])[0] is None:
             raise ProblemError(
                 f"precision={self.precision!r} multiplies no pieces of a weight of {view.shape[0]} rows.",
@@ -122,7 +122,7 @@ class Prepared:
         if out is not None and call.shares_memory(addresses):
             return compute(library, a, self.weight, out, c, bias, options, operands)
         call.start(library, addresses, result, self._pieces, self._flag)
-        library.finished((a, self.weight, c, bias, *operands, result), call.device)
+        library.finished(call.device)
         return result
 
     def _settled(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Settled:

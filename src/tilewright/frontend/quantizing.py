@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, start
+from tilewright.frontend.compute import device_of
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.libraries import DTypeError, View
-from tilewright.frontend.remembered import Remembered, key_of, remembered
+from tilewright.frontend.remembered import key_of
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.shapes import ShapeError, has_plain_rows
 from tilewright.planning.dispatch import dispatcher
-from tilewright.planning.plan import Plan
+from tilewright.planning.plan import Place
 from tilewright.problem.quantization import BLOCK, Groups, Quantization
 from tilewright.units import ceil_div
 
 Scales = Literal["row", "tensor", "1x128"]
 
 _GROUPS: dict[str, Groups] = {"row": "line", "tensor": "all", "1x128": "block"}
+_NOT_READ = (0,) * (Place.SCALE_A - Place.BIAS)
+"""In the places between codes and scales."""
+
 _FORMATS: dict[str, DType] = {"e4m3": E4M3, "float8_e4m3fn": E4M3, "e5m2": E5M2, "float8_e5m2": E5M2}
 
 
@@ -46,33 +48,11 @@ def shapes_of(shape: tuple[int, ...], groups: Groups) -> tuple[tuple[int, ...], 
     return shape, {"line": (m, 1), "all": (1,)}.get(groups, (ceil_div(k, BLOCK), m))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share. plan: None where there is nothing to do."""
-
-    device: int
-    make_codes: Callable[[], Any]
-    make_scales: Callable[[], Any]
-    plan: Plan | None
-    turned: bool
-
-    def run(self, library: Any, x: Any) -> tuple[Any, Any]:
-        codes, scales = self.make_codes(), self.make_scales()
-        if self.plan is not None:
-            addresses = library.address(x), 0, library.address(codes), 0, 0, 0, 0, 0, library.address(scales)
-            start(library, self.device, self.plan, addresses, (x, codes, scales))
-        return codes, scales.T if self.turned else scales
-
-
-_KNOWN: Remembered[_Known] = remembered()
-"""Calls made so far, by their keys."""
-
-
 def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
     """Codes and scales of an array. Raises as `quantize`, HostMemory for arrays on no GPU, and LaunchError where a
     kernel would have to be compiled in a capture."""
-    key = key_of(library, (x,), groups, out)
-    known = _KNOWN.get(key)
+    key = key_of(library, (x,), "quantize", groups, out)
+    known = KNOWN.get(key)
     if known is None:
         view: View = library.view(x)
         shapes = shapes_of(view.shape, groups)
@@ -82,20 +62,21 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
         if not has_plain_rows(view):
             return compute_quantized(library, library.tight(x), groups, out)
         known = _settled(library, view, shapes, groups, out, x)
-        _KNOWN.keep(key, known)
-    return known.run(library, x)
+        KNOWN.keep(key, known)
+    codes, scales = known.run(library, x, _NOT_READ)
+    return codes, scales.T if groups == "block" else scales
 
 
-def _settled(library: Any, view: View, shapes: Any, groups: Groups, out: DType, like: Any) -> _Known:
+def _settled(library: Any, view: View, shapes: Any, groups: Groups, out: DType, like: Any) -> KnownCall:
     m, k = view.shape
     assert view.device is not None
     leading = view.strides[0] if m > 1 and k else k
-    made = library.maker(shapes[0], out, like), library.maker(shapes[1], F32, like)
-    turned = groups == "block"
-    if not m or (turned and not k):
-        return _Known(view.device, *made, None, turned)
-    problem = Quantization(m, k, leading, k, view.dtype, out, groups, 1, m if turned else 1)
+    make, make_scales = library.maker(shapes[0], out, like), library.maker(shapes[1], F32, like)
+    in_blocks = groups == "block"
+    if not m or (in_blocks and not k):
+        return KnownCall(view.device, make, None, (make_scales,))
+    problem = Quantization(m, k, leading, k, view.dtype, out, groups, 1, m if in_blocks else 1)
     planner = dispatcher(view.device)
     aligned = power_of_two(view.pointer | leading * view.dtype.bytes)
     plan = planner.quantizing(problem, aligned, capturing=library.capturing)
-    return _Known(view.device, *made, plan, turned)
+    return KnownCall(view.device, make, plan, (make_scales,))

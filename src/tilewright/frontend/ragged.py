@@ -6,7 +6,7 @@ launch read them and find the tiles of all groups themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,19 +14,20 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, refuse_other_library, start, views_of
+from tilewright.frontend.compute import device_of, refuse_other_library, views_of
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options
-from tilewright.frontend.remembered import Remembered, remembered
+from tilewright.frontend.remembered import key_of
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher, refuse_capture
 from tilewright.planning.packing import Alignment
 from tilewright.planning.packing import Groups as Ragged
-from tilewright.planning.plan import Plan
+from tilewright.planning.plan import Place, Plan
 from tilewright.runtime.memory import c_strides
 from tilewright.units import type_name
 
@@ -109,34 +110,42 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options,
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, and LaunchError where a kernel would have
     to be compiled while the stream is recording a graph.
     """
-    try:
-        key = library.key(options, a, b, offsets, None, None)
-        key = key if room is None else (*key, room)
-    except (AttributeError, RuntimeError):  # of another library, or without memory
-        key = None
-    known = _KNOWN.get(key)
-    if known is not None:
-        return known.run(library, a, b, offsets)
-    for name, array in (("b", b), ("offsets", offsets)):
-        refuse_other_library(library, name, array)
-    check_offsets(offsets)
-    refuse_elsewhere(a, offsets, "offsets" if room is None else "counts")
-    if len(a.shape) == 3 and len(b.shape) == 2:  # the same, transposed
-        return compute_groups(library, b.T, a.swapaxes(-1, -2), offsets, options).T
-    if isinstance(library, HostArrays):
-        return _on_host(a, b, offsets, options, room)
-    both = views_of(library, a, b)
-    groups = groups_of(both.a, both.b, offsets.shape[0])
-    try:
-        product, dtype = checked(groups.one, options, row_major=True)
-        device = device_of(library, both.a)
-        pieces = requests_of(groups.one, product, dtype, options)
-    except NeedsCopy as needed:
-        a, b = (library.tight(x) if name == needed.name else x for name, x in (("a", a), ("b", b)))
-        return compute_groups(library, a, b, offsets, options, room)
-    make = library.maker(groups.shape, dtype, a)
+    key = key_of(library, (a, b, offsets), "grouped_matmul", options, room)
+    known = KNOWN.get(key)
+    if known is None:
+        for name, array in (("b", b), ("offsets", offsets)):
+            refuse_other_library(library, name, array)
+        check_offsets(offsets)
+        refuse_elsewhere(a, offsets, "offsets" if room is None else "counts")
+        if len(a.shape) == 3 and len(b.shape) == 2:  # the same, transposed
+            return compute_groups(library, b.T, a.swapaxes(-1, -2), offsets, options).T
+        if isinstance(library, HostArrays):
+            return _on_host(a, b, offsets, options, room)
+        if are_scattered(offsets):
+            return compute_groups(library, a, b, library.tight(offsets), options, room)
+        both = views_of(library, a, b)
+        try:
+            known = _settled(library, both, offsets.shape[0], options, room, a)
+        except NeedsCopy as needed:
+            a, b = (library.tight(x) if name == needed.name else x for name, x in (("a", a), ("b", b)))
+            return compute_groups(library, a, b, offsets, options, room)
+        if not both.may_be_half_of_complex_numbers:
+            KNOWN.keep(key, known)
+    return known.run(library, a, (*NOT_READ, library.address(offsets)), b)
+
+
+NOT_READ = (0,) * (Place.GROUP_ENDS - Place.BIAS)
+"""In the places between the result and the ends of groups."""
+
+
+def _settled(library: Any, both: Views, count: int, options: Options, room: Room | None, like: Any) -> KnownCall:
+    groups = groups_of(both.a, both.b, count)
+    product, dtype = checked(groups.one, options, row_major=True)
+    device = device_of(library, both.a)
+    pieces = requests_of(groups.one, product, dtype, options)
+    make = library.maker(groups.shape, dtype, like)
     if 0 in groups.shape or not groups.count:
-        return make()
+        return KnownCall(device, make, None)
     if len(pieces) > 1:
         raise ProblemError(
             f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
@@ -146,40 +155,7 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options,
     asked = ragged_of(groups.count, "k" if groups.along_k else "m", step, room=room)
     request = pieces[0].request
     request = replace(request, alignment=_alignment(request, groups, both.b, dtype), groups=asked)
-    call = GroupCall(device, make, planned_groups(library, request, device), are_scattered(offsets))
-    if not both.may_be_half_of_complex_numbers:
-        _KNOWN.keep(key, call)
-    return call.run(library, a, b, offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCall:
-    """What calls that look alike share: how their result is made, launches that find the groups themselves (None where
-    there is nothing to compute), and whether the offsets are scattered, so that a copy of them is read."""
-
-    device: int
-    make: Callable[[], Any]
-    plan: Plan | None
-    scattered: bool
-
-    def run(self, library: Any, a: Any, b: Any, offsets: Any, scales: tuple[Any, ...] = ()) -> Any:
-        result, address = self.make(), library.address
-        if self.plan is None:
-            return result
-        if self.scattered:
-            offsets = library.tight(offsets)
-        addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *map(address, scales)
-        start(library, self.device, self.plan, addresses, (a, b, *scales, offsets, result))
-        return result
-
-    @property
-    def words(self) -> str:
-        """What runs, for people."""
-        return "" if self.plan is None else self.plan.words
-
-
-_KNOWN: Remembered[GroupCall] = remembered()
-"""Calls made so far, by their keys."""
+    return KnownCall(device, make, planned_groups(library, request, device))
 
 
 def ragged_of(
@@ -192,8 +168,7 @@ def ragged_of(
 
 def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    key = library_of(a).key(options, a, b, offsets, None, None)
-    return _KNOWN[key if room is None else (*key, room)].words
+    return KNOWN[key_of(library_of(a), (a, b, offsets), "grouped_matmul", options, room)].words
 
 
 def are_scattered(offsets: Any) -> bool:

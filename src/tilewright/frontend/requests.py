@@ -115,13 +115,18 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
         bias_along(views.bias.shape, product)
     for name, view in operands:
         check_shape(name, view, product)
+    refuse_odd_pairs(product, options)
+    return product, dtype
+
+
+def refuse_odd_pairs(product: Product, options: Options) -> None:
+    """Raises ShapeError where a function turns pairs of columns, and the result has an odd number of them."""
     # The functions first: torch.compile, with symbols for sizes, compiles for each answer to what is asked of n.
     rotates = any(True for value in options.values for _ in rotations_of(value))
     if rotates and (product.n % 2 or product.one_column):
         raise ShapeError(
             f"A result of shape {product.shape} has an odd number of columns, and the epilogue turns pairs of them."
         )
-    return product, dtype
 
 
 def _parted(views: Views, options: Options) -> tuple[tuple[View, ...], View | None]:
@@ -164,7 +169,7 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     operands = named_of(options.names, named, product)
     if second is not None:
         _check_lies_as_b(views, second, len(named))
-    further = further_of(options, product, views.a.dtype)
+    further = further_of(options, product, dtype if views.a.dtype in FP8_FORMATS else views.a.dtype)
     others = {} if residual is None else {"c": residual}
     others |= {one.argument: one.view for one in operands if one.is_matrix}
     others |= {one.name: one.view for one in further if one.is_matrix}

@@ -7,29 +7,32 @@ Calls that look alike share a plan, as those of `matmul` do (`compute`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import device_of, planned, refuse_other_library, start
-from tilewright.frontend.layouts import MOST_ROWS
+from tilewright.frontend.compute import device_of, planned, refuse_other_library
+from tilewright.frontend.known_calls import KNOWN, KnownCall
+from tilewright.frontend.layouts import MOST_ROWS, CannotWrite
 from tilewright.frontend.libraries import DTypeError, View
-from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
+from tilewright.frontend.operands import argument_of, check_shape, further_of
 from tilewright.frontend.options import PLAIN, Options, format_asked
-from tilewright.frontend.remembered import MOST, Remembered, key_of, remembered
-from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
+from tilewright.frontend.remembered import MOST, key_of
+from tilewright.frontend.requests import (
+    Piece,
+    Views,
+    power_of_two,
+    refuse_narrow_addends,
+    refuse_odd_pairs,
+    requests_of,
+)
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
-from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, has_plain_rows, lone, product_of, tight
-from tilewright.kernels.tensor_rate import tensor_rate
+from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, product_of, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
-from tilewright.planning.packing import Alignment
-from tilewright.planning.plan import Place, Plan
+from tilewright.planning.plan import Place
 from tilewright.problem.block_scales import BlockScales
-from tilewright.problem.gemm import Gemm
-from tilewright.runtime.memory import c_strides
 
 PROMOTE_EVERY = 128
 """Elements of k after which sums are added to sums in f32, unless fast accumulation is asked for."""
@@ -50,6 +53,9 @@ class ScaledOptions:
 
 
 _OPTIONS: dict[tuple[DType, bool, Options], ScaledOptions] = {}
+
+_NOT_READ = (0,) * (Place.SCALE_A - Place.RESIDUAL)
+"""In the places between the bias and the scales."""
 
 _NO_FLAGS = (0,) * (Place.OPERAND - Place.GUARD_A)
 """In the places of flags, in front of the operands of an epilogue."""
@@ -121,60 +127,40 @@ def checked_scaled(views: ScaledViews, options: ScaledOptions) -> Scaling:
     product = product_of(a, b)
     for name, view in zip(options.call.names, views.operands, strict=True):
         check_shape(name, view, product)
+    refuse_odd_pairs(product, options.call)
     return scaling_of(m, n, a.shape[1], views.scale_a, views.scale_b)
 
 
-def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
-    """The request of a call that was checked. Raises NeedsCopy for an operand, a bias or an `out` whose strides no
-    kernel takes."""
+def request_of(views: ScaledViews, options: ScaledOptions) -> Request | None:
+    """The request of a call: that of the product without scales, and these; None for an empty result. Raises as
+    `checked_scaled`, and NeedsCopy for an operand, a bias or an `out` whose strides no kernel takes."""
     scaling = checked_scaled(views, options)
     product, out = product_of(views.a, views.b), options.out_dtype
-    bias = views.bias
-    if bias is not None and bias.dtype is not out:
-        raise NeedsCopy("bias", lambda library, array: library.convert(array, out))
-    if bias is not None and bias.shape[0] > 1 and bias.strides[0] != 1:
-        raise NeedsCopy("bias", tight)
     if product.m > MOST_ROWS:
         raise ProblemError(
             f"scaled_matmul: {product.m} rows are more than one grid has blocks for.",
             hint=f"multiply at most {MOST_ROWS} at a time.",
         )
-    at_out = views.out or View(0, product.shape, c_strides(product.shape), out, None)
-    if not has_plain_rows(at_out):
+    plain = Views(views.a, views.b, views.out, None, views.bias, views.operands)
+    try:
+        pieces = requests_of(plain, product, out, options.call)
+    except CannotWrite:
+        raise NeedsCopy("out", tight) from None
+    if not pieces:
+        return None
+    if pieces[0].swapped:
         raise NeedsCopy("out", tight)
-    ldc = at_out.strides[0] if product.m > 1 else lone(product.n)
-    named = named_of(options.call.names, views.operands, product)
-    further = further_of(options.call, product, out)
-    epilogue = replace(
-        epilogue_of("n" if bias is not None else None, False, named, options.call, further), scale=scaling.whole
-    )
-    matrices = [view.strides[0] if product.m > 1 else lone(product.n) for view in _matrices(named, further)]
-    a, b = product.a, product.b
-    gemm = Gemm(
-        *(product.m, product.n, product.k, views.a.dtype),
-        *(F32, out, a.order, b.order),
-        lda=a.leading,
-        ldb=b.leading,
-        ldc=max(ldc, 1),
-        epilogue=epilogue,
-        ld_added=tuple(max(one, 1) for one in matrices),
-        numbers=options.call.numbers,
+    request = pieces[0].request
+    gemm = replace(
+        request.gemm,
+        epilogue=replace(request.gemm.epilogue, scale=scaling.whole),
         block_scales=_blocks(scaling, product, views) if product.k else None,
         b_dtype=views.b.dtype if views.b.dtype is not views.a.dtype else None,
     )
-    at_bias = 0 if bias is None else bias.pointer
-    if "n" in scaling.whole:
-        at_bias |= views.scale_b.pointer // F32.bytes * out.bytes
-    for view in (one.view for one in named if not one.single):
-        at_bias |= view.pointer // view.dtype.bytes * out.bytes
-    for leading in gemm.ld_added:
-        at_bias |= leading * out.bytes
-    alignment = Alignment(
-        power_of_two(views.a.pointer | gemm.lda),
-        power_of_two(views.b.pointer | gemm.ldb),
-        power_of_two(at_out.pointer | gemm.ldc * out.bytes | at_bias),
-    )
-    return Request(gemm, alignment, promote_every=BLOCK if gemm.block_scales is not None else options.promote_every)
+    beside_c = views.scale_b.pointer // F32.bytes * out.bytes if "n" in scaling.whole else 0
+    alignment = replace(request.alignment, c=min(request.alignment.c, power_of_two(beside_c)))
+    every = BLOCK if gemm.block_scales is not None else options.promote_every
+    return replace(request, gemm=gemm, alignment=alignment, promote_every=every)
 
 
 def _blocks(scaling: Scaling, product: Product, views: ScaledViews) -> BlockScales | None:
@@ -184,48 +170,20 @@ def _blocks(scaling: Scaling, product: Product, views: ScaledViews) -> BlockScal
     return scaling.blocks.lying(product.m, product.n, product.k, (views.scale_a.pointer, views.scale_b.pointer))
 
 
-def refuse_device(device: int, gemm: Gemm) -> None:
-    """Raises LaunchError where tensor cores multiply no FP8, or no kernel for them takes scales of blocks."""
+def refuse_device(device: int, dtype: DType, *, in_blocks: bool) -> None:
+    """Raises LaunchError where tensor cores do not multiply operands of a format, or no kernel takes scales of
+    blocks."""
     spec, hint = dispatcher(device).spec, "convert the operands to bf16 and call matmul."
-    if not tensor_rate(gemm, spec):
+    if not spec.tensor.flops_per_clk_per_sm(dtype.rate, F32.name):
         raise LaunchError(
             f"The tensor cores of {spec.name} multiply no FP8.", note="that takes compute capability 8.9.", hint=hint
         )
-    if gemm.block_scales is not None and spec.compute_capability[0] != 9:
+    if in_blocks and spec.compute_capability[0] != 9:
         raise LaunchError(
             f"scaled_matmul takes scales of blocks by wgmma, which {spec.name} does not have.",
             note="that takes compute capability 9.0.",
             hint="use scales of rows and columns.",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
-
-    device: int
-    make: Callable[[], Any]
-    make_others: tuple[Callable[[], Any], ...]
-    plan: Plan | None
-
-    def run(self, library: Any, arrays: Arrays) -> Any:
-        a, b, scale_a, scale_b, bias, out, *operands = arrays
-        result = self.make() if out is None else out
-        others = self.make_others and tuple([make() for make in self.make_others])
-        made = (result, *others) if others else result
-        if self.plan is None:
-            return made
-        address = library.address
-        at_bias = 0 if bias is None else address(bias)
-        addresses = address(a), address(b), address(result), at_bias, 0, 0, 0, 0, address(scale_a), address(scale_b)
-        if operands or others:
-            addresses = (*addresses, *_NO_FLAGS, *map(address, operands), *map(address, others))
-        start(library, self.device, self.plan, addresses, (*arrays, result, *others))
-        return made
-
-
-_KNOWN: Remembered[_Known] = remembered()
-"""Calls made so far, by their keys."""
 
 
 Arrays = tuple[Any, ...]
@@ -252,12 +210,12 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without wgmma, or where a kernel would have to be compiled in a capture.
     """
-    key = key_of(library, arrays, options)
-    known = _KNOWN.get(key)
+    key = key_of(library, arrays, "scaled_matmul", options)
+    known = KNOWN.get(key)
     if known is None:
         views = views_of_scaled(library, arrays)
         try:
-            known = _settled(library, views, request_of(views, options), arrays[0], options)
+            known = _settled(library, views, arrays[0], options)
         except NeedsCopy as needed:
             if needed.name == "out":
                 return _assigned(library, arrays, options)
@@ -265,10 +223,15 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
             at = names.index(needed.name)
             copied: Any = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled(library, copied, options)
-        _KNOWN.keep(key, known)
+        KNOWN.keep(key, known)
     if arrays[5] is not None and _overwrites(views_of_scaled(library, arrays)):
         return _assigned(library, arrays, options)
-    return known.run(library, arrays)
+    a, b, scale_a, scale_b, bias, out, *operands = arrays
+    address = library.address
+    behind = 0 if bias is None else address(bias), *_NOT_READ, address(scale_a), address(scale_b)
+    if known.make_others or operands:
+        behind = (*behind, *_NO_FLAGS, *map(address, operands))
+    return known.run(library, a, behind, b, out)
 
 
 def _overwrites(views: ScaledViews) -> bool:
@@ -284,24 +247,20 @@ def _assigned(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     return out
 
 
-def _matrices(named: tuple[Named, ...], further: tuple[Further, ...]) -> list[View]:
-    """Those that have a leading dimension, in the order of the kernel."""
-    return [one.view for one in named if one.is_matrix] + [one.view for one in further if one.is_matrix]
-
-
-def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> _Known:
+def _settled(library: Any, views: ScaledViews, like: Any, options: ScaledOptions) -> KnownCall:
+    request = request_of(views, options)
     device = device_of(library, views.a)
-    refuse_device(device, request.gemm)
-    make = library.maker(views.shape, request.gemm.out, like)
+    refuse_device(device, views.a.dtype, in_blocks=request is not None and request.gemm.block_scales is not None)
     further = further_of(options.call, product_of(views.a, views.b), options.out_dtype)
     others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)
-    if 0 in views.shape:
-        return _Known(device, make, others, None)
+    make = library.maker(views.shape, options.out_dtype, like)
+    if request is None:
+        return KnownCall(device, make, None, others)
     piece = Piece(request, ((0,) * 5,), False)
-    return _Known(device, make, others, planned(dispatcher(device), library, piece))
+    return KnownCall(device, make, planned(dispatcher(device), library, piece), others)
 
 
 def words_of_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
     """What runs for a call that was made before, for people; empty where it is not known."""
-    known = _KNOWN.get(key_of(library, arrays, options))
-    return "" if known is None or known.plan is None else known.plan.words
+    known = KNOWN.get(key_of(library, arrays, "scaled_matmul", options))
+    return "" if known is None else known.words

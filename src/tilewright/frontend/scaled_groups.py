@@ -5,16 +5,18 @@ One launch, as `ragged` makes it: the resident blocks read the offsets, and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import device_of, refuse_other_library
+from tilewright.frontend.known_calls import KNOWN, KnownCall
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, View
+from tilewright.frontend.options import PLAIN
 from tilewright.frontend.ragged import (
-    GroupCall,
+    NOT_READ,
     Groups,
     Room,
     are_scattered,
@@ -24,8 +26,8 @@ from tilewright.frontend.ragged import (
     ragged_of,
     refuse_elsewhere,
 )
-from tilewright.frontend.remembered import Remembered, key_of, remembered
-from tilewright.frontend.requests import power_of_two
+from tilewright.frontend.remembered import key_of
+from tilewright.frontend.requests import power_of_two, requests_of
 from tilewright.frontend.scaled import ScaledOptions, refuse_device
 from tilewright.frontend.scales import BLOCK, side_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, product_of
@@ -33,13 +35,13 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.packing import TMA_BYTES, Alignment
 from tilewright.problem.block_scales import SIDES, BlockScales
 from tilewright.problem.epilogue import Epilogue, Scale
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Order
 from tilewright.units import ceil_div
 
 Arrays = tuple[Any, ...]
 """a, b, scale_a, scale_b and the offsets of a call."""
 
-_NAMES = ("a", "b", "scale_a", "scale_b")
+_NAME, _NAMES = "scaled_grouped_matmul", ("a", "b", "scale_a", "scale_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,9 @@ def _wrong(groups: Groups, k: int, views: GroupViews) -> ShapeError:
 
 def request_of_groups(
     views: GroupViews, options: ScaledOptions, room: Room | None = None, moved: frozenset[str] = frozenset()
-) -> tuple[Groups, Request]:
-    """The request of a call. Raises as `checked_groups`, and NeedsCopy for an operand that no kernel reads well. moved:
-    the operands that are copies already."""
+) -> tuple[Groups, Request | None]:
+    """The request of a call; None where there is nothing to compute. Raises as `checked_groups`, and NeedsCopy for an
+    operand that no kernel reads well. moved: the operands that are copies already."""
     groups, scaling = checked_groups(views)
     one, out = groups.one, options.out_dtype
     product = product_of(one.a, one.b)
@@ -166,11 +168,12 @@ def request_of_groups(
     for name, lies in (("a", at_a), ("b", at_b)):
         if product.k % TMA_BYTES == 0 and lies % TMA_BYTES and name not in moved:  # TMA can load a copy
             raise NeedsCopy(name, _along_k if name == "b" else _copied)
-    gemm = Gemm(
-        *(groups.total, product.n, product.k, one.a.dtype),
-        *(F32, out, product.a.order, product.b.order),
-        lda=product.a.leading,
-        ldb=product.b.leading,
+    pieces = requests_of(one, product, out, PLAIN)
+    if not pieces or not groups.count:
+        return groups, None
+    request = pieces[0].request
+    gemm = replace(
+        request.gemm,
         epilogue=Epilogue(scale=scaling.whole, own=scaling.own),
         block_scales=scaling.blocks if product.k else None,
         b_dtype=one.b.dtype if one.b.dtype is not one.a.dtype else None,
@@ -178,7 +181,8 @@ def request_of_groups(
     added = scaling.steps if product.k or scaling.whole else ()
     asked = ragged_of(groups.count, "m", views.b.strides[0], added, room=room)
     every = BLOCK if gemm.block_scales is not None else options.promote_every
-    return groups, Request(gemm, _alignment(views, gemm, scaling, out), groups=asked, promote_every=every)
+    alignment = _alignment(request.alignment, views, scaling, out)
+    return groups, replace(request, gemm=gemm, alignment=alignment, groups=asked, promote_every=every)
 
 
 def _copied(library: Any, array: Any) -> Any:
@@ -190,20 +194,13 @@ def _along_k(library: Any, b: Any) -> Any:
     return _copied(library, b.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def _alignment(views: GroupViews, gemm: Gemm, scaling: _Scaling, out: DType) -> Alignment:
-    """What the matrices of every group are aligned to, and the scales beside C as many elements."""
-    of_c = gemm.ldc * out.bytes
+def _alignment(known: Alignment, views: GroupViews, scaling: _Scaling, out: DType) -> Alignment:
+    """What the matrices of every group are aligned to, and the scales beside C as many elements. known: of one."""
+    beside_c = 0
     if "n" in scaling.whole:
-        of_c |= views.scale_b.pointer // F32.bytes * out.bytes | scaling.steps[0] * out.bytes
-    return Alignment(
-        power_of_two(views.a.pointer | gemm.lda),
-        power_of_two(views.b.pointer | gemm.ldb | views.b.strides[0]),  # of one byte each
-        power_of_two(of_c),
-    )
-
-
-_KNOWN: Remembered[GroupCall] = remembered()
-"""Calls made so far, by their keys."""
+        beside_c = views.scale_b.pointer // F32.bytes * out.bytes | scaling.steps[0] * out.bytes
+    of_b = power_of_two(views.b.strides[0])  # elements of one byte
+    return Alignment(known.a, min(known.b, of_b), min(known.c, power_of_two(beside_c)))
 
 
 def views_of_groups(library: Any, arrays: Arrays) -> GroupViews:
@@ -236,8 +233,8 @@ def compute_scaled_groups(
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without FP8, or where a kernel would have to be compiled in a capture.
     """
-    key = key_of(library, arrays, options, room)
-    known = _KNOWN.get(key)
+    key = key_of(library, arrays, _NAME, options, room)
+    known = KNOWN.get(key)
     if known is None:
         for name, array in zip((*_NAMES, "offsets"), arrays, strict=True):
             refuse_other_library(library, name, array)
@@ -246,30 +243,34 @@ def compute_scaled_groups(
         other = transposed(arrays)
         if other is not None:
             return compute_scaled_groups(library, other, options).T
+        if are_scattered(arrays[4]):
+            return compute_scaled_groups(library, (*arrays[:4], library.tight(arrays[4])), options, room, moved)
         try:
             known = _settled(library, arrays, options, room, moved)
         except NeedsCopy as needed:
             at = _NAMES.index(needed.name)
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
-        _KNOWN.keep(key, known)
+        KNOWN.keep(key, known)
     a, b, scale_a, scale_b, offsets = arrays
-    return known.run(library, a, b, offsets, (scale_a, scale_b))
+    address = library.address
+    return known.run(library, a, (*NOT_READ, address(offsets), 0, address(scale_a), address(scale_b)), b)
 
 
 def _settled(
     library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]
-) -> GroupCall:
+) -> KnownCall:
     views = views_of_groups(library, arrays)
     groups, request = request_of_groups(views, options, room, moved)
     device = device_of(library, views.a)
-    refuse_device(device, request.gemm)
-    make = library.maker(groups.shape, request.gemm.out, arrays[0])
-    if 0 in groups.shape or not groups.count:
-        return GroupCall(device, make, None, False)
-    return GroupCall(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
+    in_blocks = request is not None and request.gemm.block_scales is not None
+    refuse_device(device, views.a.dtype, in_blocks=in_blocks)
+    make = library.maker(groups.shape, options.out_dtype, arrays[0])
+    if request is None:
+        return KnownCall(device, make, None)
+    return KnownCall(device, make, planned_groups(library, request, device))
 
 
 def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    return _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))].words
+    return KNOWN[key_of(library, transposed(arrays) or arrays, _NAME, options, room)].words

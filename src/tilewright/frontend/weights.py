@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import device_of, gpu_of, refuse_other_library, writable_view
+from tilewright.frontend.compute import device_of, refuse_other_library, writable_view
+from tilewright.frontend.known_calls import KnownCall
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.remembered import Remembered, key_of
 from tilewright.frontend.shapes import ShapeError
 from tilewright.planning.dispatch import dispatcher
-from tilewright.planning.plan import Place, Plan
+from tilewright.planning.plan import Place
 from tilewright.problem.coded_product import CodedProduct, CodedWeight
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import LARGEST_SIZE
@@ -61,12 +60,8 @@ def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> Quantize
     return QuantizedWeight(library, weight, view, kind)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What calls that look alike share. plan: None for an empty result."""
-
-    make: Callable[[], Any]
-    plan: Plan | None
+_NOT_READ = (0,) * (Place.SCALE_B - Place.RESIDUAL)
+"""In the places between the bias and the scales."""
 
 
 class QuantizedWeight:
@@ -78,17 +73,16 @@ class QuantizedWeight:
         assert view.device is not None
         self._device = view.device
         self._scales_at = kind.words * F32.bytes
-        self._memory = library.maker((-(-kind.bytes // F32.bytes),), F32, weight)()
-        self._calls: Remembered[_Known] = Remembered()
+        make = library.maker((-(-kind.bytes // F32.bytes),), F32, weight)
+        self._memory = make()
+        self._calls: Remembered[KnownCall] = Remembered()
         steps = view.strides
         if any(step < 0 for step in steps):
             weight = library.tight(weight)
             steps = c_strides(view.shape)
         problem = WeightCoding(kind, view.dtype, *steps)
         plan = dispatcher(self._device).coding(problem, capturing=library.capturing)
-        base = library.address(self._memory)
-        self._run(plan, {Place.A: library.address(weight), Place.OUT: base, Place.SCALE_B: base + self._scales_at})
-        library.finished((weight, self._memory), self._device)
+        KnownCall(self._device, make, plan).run(library, weight, self._behind(None), out=self._memory)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -112,9 +106,10 @@ class QuantizedWeight:
         group = f"groups of {kind.group}" if kind.group else "a scale for each column"
         return f"QuantizedWeight({self.shape}, {kind.codes}, {group}, {format_bytes(self.nbytes)})"
 
-    def _run(self, plan: Plan, places: dict[Place, int]) -> None:
-        with gpu_of(dispatcher(self._device), self._library):
-            plan.run(self._library.stream(self._device), [places.get(place, 0) for place in Place])
+    def _behind(self, bias: Any) -> tuple[int, ...]:
+        """The addresses behind `Place.OUT`."""
+        address = self._library.address
+        return 0 if bias is None else address(bias), *_NOT_READ, address(self._memory) + self._scales_at
 
     def multiply_by(
         self, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()
@@ -157,20 +152,9 @@ class QuantizedWeight:
             self._calls.keep(key, known)
         if out is not None:
             return self._into(out, a, bias, options, known)
-        result = known.make()
-        self._start(known, a, result, bias)
-        return result
+        return known.run(library, a, self._behind(bias), self._memory)
 
-    def _start(self, known: _Known, a: Any, result: Any, bias: Any) -> None:
-        if known.plan is None:
-            return
-        library, base = self._library, self._library.address(self._memory)
-        places = {Place.A: library.address(a), Place.B: base, Place.SCALE_B: base + self._scales_at}
-        places |= {Place.OUT: library.address(result), Place.BIAS: 0 if bias is None else library.address(bias)}
-        self._run(known.plan, places)
-        library.finished((a, bias, self._memory, result), self._device)
-
-    def _into(self, out: Any, a: Any, bias: Any, options: Options, known: _Known) -> Any:
+    def _into(self, out: Any, a: Any, bias: Any, options: Options, known: KnownCall) -> Any:
         """The result in `out`, through an array of its own unless it lies in C order, at a multiple of 16 bytes, and
         apart from what is read."""
         library, view = self._library, self._library.view(a)
@@ -181,11 +165,9 @@ class QuantizedWeight:
             raise ShapeError(f"`out` is {target.dtype} of shape {target.shape}, and the result {dtype} of {shape}.")
         read = [view] if bias is None else [view, library.view(bias)]
         lies = target.strides == c_strides(shape) and target.pointer % _ALIGNED == 0
-        if lies and not any(target.overlaps(one) for one in read):
-            self._start(known, a, out, bias)
-        else:
-            result = known.make()
-            self._start(known, a, result, bias)
+        in_place = lies and not any(target.overlaps(one) for one in read)
+        result = known.run(library, a, self._behind(bias), self._memory, out if in_place else None)
+        if not in_place:
             library.assign(out, result)
         return out
 
@@ -200,7 +182,7 @@ class QuantizedWeight:
             raise ProblemError(f"bias lies on {view.place}, and the weight on GPU {self._device}.", hint="move one.")
         return view
 
-    def _settled(self, a: View, has_bias: bool, options: Options, like: Any) -> _Known:
+    def _settled(self, a: View, has_bias: bool, options: Options, like: Any) -> KnownCall:
         """The plan of a call. Raises what the call may raise."""
         kind = self._kind
         if a.dtype not in (BF16, F16):
@@ -215,7 +197,7 @@ class QuantizedWeight:
         m = math.prod(a.shape[:-1])
         make = self._library.maker((*a.shape[:-1], kind.n), out, like)
         if not m:
-            return _Known(make, None)
+            return KnownCall(self._device, make, None)
         if m > LARGEST_SIZE:
             raise ProblemError(f"{m} rows are more than kernels take.")
         lda = a.strides[0] if len(a.shape) == 2 and m > 1 else kind.k
@@ -223,12 +205,13 @@ class QuantizedWeight:
             bias="n" if has_bias else None, activation=options.activation, scale=() if kind.group else ("n",)
         )
         problem = CodedProduct(m, kind, a.dtype, out, lda, kind.n, options.alpha, epilogue=epilogue)
-        return _Known(make, dispatcher(self._device).coded(problem, capturing=self._library.capturing))
+        plan = dispatcher(self._device).coded(problem, capturing=self._library.capturing)
+        return KnownCall(self._device, make, plan)
 
     def words_of(self, a: Any, options: Options) -> str:
         """What runs for a call that was made before, for people; empty where it is not known."""
         known = self._calls.get(key_of(self._library, (a, None), options))
-        return "" if known is None or known.plan is None else known.plan.words
+        return "" if known is None else known.words
 
 
 def _is_read_as_it_lies(a: View) -> bool:

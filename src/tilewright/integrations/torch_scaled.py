@@ -13,7 +13,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.libraries import library_of
-from tilewright.frontend.scaled import compute_scaled, scaled_options
+from tilewright.frontend.scaled import Arrays, compute_scaled, scaled_options
 from tilewright.frontend.scaled_groups import compute_scaled_groups
 from tilewright.frontend.scales import BLOCK
 from tilewright.integrations.routed import Routed
@@ -61,7 +61,7 @@ def scaled_mm(
     single = scale_a.numel() == scale_b.numel() == 1
     if not single and shapes not in _pairs(a.shape[0], b.shape[1], a.shape[1]):
         return block.decline("scales of other shapes")
-    return _product(block, a, b, scale_a, scale_b, bias, out_dtype or a.dtype, use_fast_accum, out)
+    return _product(block, (a, b, scale_a, scale_b, bias, out), out_dtype or a.dtype, use_fast_accum)
 
 
 def _pairs(m: int, n: int, k: int) -> tuple[Any, ...]:
@@ -114,16 +114,14 @@ def scaled_mm_v2(
     single = recipes[0] == TENSOR_WISE and first.numel() == second.numel() == 1
     if not single and shapes != (of_a.get(recipes[0]), of_b.get(recipes[1])):
         return block.decline("scales of other shapes")
-    return _product(block, a, b, first, second, bias, out_dtype or a.dtype, use_fast_accum, out)
+    return _product(block, (a, b, first, second, bias, out), out_dtype or a.dtype, use_fast_accum)
 
 
-def _product(
-    block: Routed, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, kind: Any, fast: bool, out: Any
-) -> Any:
+def _product(block: Routed, arrays: Arrays, kind: Any, fast: bool) -> Any:
+    a, b, scale_a, scale_b, bias, _ = arrays
     why = _why_not(a, b, bias, kind, whole=scale_a.numel() == scale_b.numel() == 1)
     if why:
         return block.decline(why)
-    arrays = (a, b, scale_a, scale_b, bias, out)
     options = scaled_options(kind, bool(fast))
     return unless_refused(block, lambda: compute_scaled(_LIBRARY, arrays, options), also_launches=True)
 

@@ -8,12 +8,14 @@ are not noticed.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import extras
+from tilewright.distributed.plans import Plan
 from tilewright.distributed.pytorch.scales import Asked, Scales, problem_of
 from tilewright.errors import ProblemError
+from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.scaled import ScaledOptions
 from tilewright.units import ceil_div
 
@@ -21,6 +23,46 @@ torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
 
 GATHER, SCATTER = "all_gather_matmul", "matmul_reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankCall:
+    """A call as one rank makes it. name: of the function. rows: of each rank, where the user says so. plan: how it is
+    computed, instead of what is chosen."""
+
+    name: str
+    a: Any
+    b: tuple[Any, ...]
+    options: Asked
+    rows: tuple[int, ...] | None = None
+    plan: Plan | None = None
+    scales: Scales | None = None
+
+    @property
+    def gathers(self) -> bool:
+        return self.name == GATHER
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """All that are given, a first."""
+        return (self.a, *self.b, *(() if self.scales is None else self.scales.tensors))
+
+    @property
+    def format(self) -> Any:
+        """Of the results."""
+        return self.a.dtype if self.options.out_dtype is None else LIBRARY.to_torch[self.options.out_dtype]
+
+    @property
+    def detached(self) -> RankCall:
+        return replace(self, a=self.a.detach(), b=tuple(x.detach() for x in self.b))
+
+    @property
+    def parts(self) -> list[RankCall]:
+        """One for each program: a gather serves all b, a scatter one."""
+        if self.gathers:
+            return [self]
+        which = [slice(number, number + 1) for number in range(len(self.b))]
+        return [replace(self, b=self.b[i], scales=None if self.scales is None else self.scales.of(i)) for i in which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +102,9 @@ def groups_made() -> int | None:
     return getattr(getattr(dist.distributed_c10d, "_world", None), "group_count", None)
 
 
-def described(
-    name: str,
-    a: Any,
-    b: tuple[Any, ...],
-    options: Asked,
-    rows: tuple[int, ...] | None,
-    scales: Scales | None = None,
-) -> Described:
+def described(call: RankCall) -> Described:
     """The call of this rank."""
+    name, a, b, options, rows, scales = call.name, call.a, call.b, call.options, call.rows, call.scales
     tensors = (a, *b)
     if not all(isinstance(x, torch.Tensor) for x in tensors):
         kinds = ", ".join(type(x).__name__ for x in tensors)

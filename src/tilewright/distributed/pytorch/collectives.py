@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from tilewright import extras
-from tilewright.distributed.pytorch.agreement import Agreed
-from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
+from tilewright.distributed.pytorch.agreement import Agreed, RankCall
+from tilewright.distributed.pytorch.scales import Scales, multiplied
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
@@ -34,10 +34,8 @@ def gathered(shard: Any, rows: Sequence[int], group: Any) -> Any:
     return torch.cat([whole[rank * largest : rank * largest + count] for rank, count in enumerate(rows)])
 
 
-def all_gather_matmul(
-    a: Any, b: tuple[Any, ...], agreed: Agreed, group: Any, options: Asked, scales: Scales | None
-) -> list[Any]:
-    rows = agreed.rows
+def all_gather_matmul(call: RankCall, agreed: Agreed, group: Any) -> list[Any]:
+    a, b, options, scales, rows = call.a, call.b, call.options, call.scales, agreed.rows
     if scales is None:
         return multiplied(gathered(a, rows, group), b, options, None)
     whole = gathered(a.view(torch.uint8), rows, group).view(a.dtype)
@@ -51,13 +49,11 @@ def all_gather_matmul(
     return [torch.cat(some) for some in zip(*(part for part in parts if part), strict=True)]
 
 
-def matmul_reduce_scatter(
-    a: Any, b: tuple[Any, ...], agreed: Agreed, group: Any, options: Asked, scales: Scales | None
-) -> list[Any]:
+def matmul_reduce_scatter(call: RankCall, agreed: Agreed, group: Any) -> list[Any]:
     rows = agreed.rows
     own = rows[dist.get_rank(group)]
     results = []
-    for partial in multiplied(a, b, options, scales):
+    for partial in multiplied(call.a, call.b, call.options, call.scales):
         received = partial.new_empty(len(rows) * own, partial.shape[1])
         dist.all_to_all_single(received, partial, [own] * len(rows), list(rows), group=group)
         results.append(summed([received[rank * own : (rank + 1) * own] for rank in range(len(rows))]))

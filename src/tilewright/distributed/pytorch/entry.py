@@ -7,11 +7,11 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.distributed.pytorch import collectives
-from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, RankCall
 from tilewright.distributed.pytorch.products import computed, known_of
 from tilewright.distributed.pytorch.scales import Asked, scales_asked
 from tilewright.errors import ProblemError
-from tilewright.frontend.options import Options, options_of
+from tilewright.frontend.options import Options, options_with
 from tilewright.frontend.pytorch.plain import compute_plain
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
@@ -28,11 +28,11 @@ def called(
     group, rows = _group(name, group), None if rows is None else tuple(map(int, rows))
     scales = scales_asked(given, scale_a, scale_b)
     if scales is not None:
-        results: Sequence[Any] = computed(name, a, given, group, options, rows, scales=scales)
+        results: Sequence[Any] = computed(RankCall(name, a, given, options, rows, scales=scales), group)
     elif torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (a, *given)):
         results = _Call.apply(name, group, options, rows, a, *given)
     else:
-        results = computed(name, a, given, group, options, rows)
+        results = computed(RankCall(name, a, given, options, rows), group)
     return list(results) if several else results[0]
 
 
@@ -55,8 +55,9 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, name: str, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        results = computed(name, a, b, group, options, rows)
-        ctx.rows = known_of(name, a, b, group, options, rows).agreed.rows
+        asked = RankCall(name, a, b, options, rows)
+        results = computed(asked, group)
+        ctx.rows = known_of(asked, group).agreed.rows
         ctx.save_for_backward(a, *b)
         ctx.gathers, ctx.group, ctx.options = name == GATHER, group, options
         return tuple(results)
@@ -69,7 +70,7 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
         for_a, for_b = None, [None] * len(b)
         if needs[0]:
             other = SCATTER if ctx.gathers else GATHER
-            (for_a,) = computed(other, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+            (for_a,) = computed(RankCall(other, _beside(own), (_beside(b).T,), options, ctx.rows), ctx.group)
         if ctx.gathers and any(needs[1:]):
             a = collectives.gathered(a, ctx.rows, ctx.group)
         for number, gradient in enumerate(own):
@@ -81,7 +82,7 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
 def _backwards(options: Options) -> Options:
     """What the products of gradients ask: results of the operands' format."""
-    return options_of(1.0, None, None, options.precision, None, options.fixed_order, None, False)
+    return options_with(precision=options.precision, fixed_order=options.fixed_order)
 
 
 def _beside(matrices: Sequence[Any]) -> Any:

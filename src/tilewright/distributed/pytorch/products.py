@@ -13,14 +13,14 @@ from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import ARRIVING, EXCHANGED, SCALED, SCALED_AS_WHOLE, SHARED, Plan, ranked
 from tilewright.distributed.pytorch import collectives
-from tilewright.distributed.pytorch.agreement import GATHER, Agreed, agreed, described, groups_made
+from tilewright.distributed.pytorch.agreement import GATHER, Agreed, RankCall, agreed, described, groups_made
 from tilewright.distributed.pytorch.replays import Replays
 from tilewright.distributed.pytorch.scales import Asked, Scales, multiplied
 from tilewright.distributed.pytorch.shared import parts_elements, parts_flag_bytes
 from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace, exchange_flag_bytes
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, TilewrightError, UnknownName
-from tilewright.frontend.options import PLAIN, Options, options_of
+from tilewright.frontend.options import PLAIN, Options, options_with
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.scaled import ScaledOptions
 from tilewright.notices import say_once
@@ -97,70 +97,49 @@ def state_of(group: Any) -> State:
     return found
 
 
-def known_of(
-    name: str,
-    a: Any,
-    b: tuple[Any, ...],
-    group: Any,
-    options: Asked,
-    rows: Any,
-    plan: Plan | None = None,
-    scales: Scales | None = None,
-) -> Known:
-    """What all ranks agreed upon for a call, now or before. plan: how, instead of what is chosen."""
+def known_of(asked: RankCall, group: Any) -> Known:
+    """What all ranks agreed upon for a call, now or before."""
     state = state_of(group)
-    tensors = [x for x in (a, *b, *_tensors(scales)) if isinstance(x, torch.Tensor)]
-    key = (name, options, rows, plan, len(b), *((x.shape, x.dtype, x.device) for x in tensors))
+    tensors = [x for x in asked.tensors if isinstance(x, torch.Tensor)]
+    key = (asked.name, asked.options, asked.rows, asked.plan, len(asked.b))
+    key += tuple((x.shape, x.dtype, x.device) for x in tensors)
     known = state.known.get(key)
     if known is None:
-        known = state.known[key] = _settled(state, name, a, b, options, rows, plan, scales)
+        known = state.known[key] = _settled(state, asked)
     return known
 
 
-def computed(
-    name: str,
-    a: Any,
-    b: Sequence[Any],
-    group: Any,
-    options: Asked,
-    rows: Any = None,
-    plan: Plan | None = None,
-    scales: Scales | None = None,
-) -> list[Any]:
+def computed(asked: RankCall, group: Any) -> list[Any]:
     """The results of a call, without derivatives."""
+    a = asked.a
     if isinstance(a, torch.Tensor) and a.is_cuda and torch.cuda.current_device() != a.get_device():
         with torch.cuda.device(a.device):
-            return computed(name, a, b, group, options, rows, plan, scales)
-    b, state = tuple(b), state_of(group)
-    key = _key(name, (a, *b, *_tensors(scales)), options, rows, plan)
+            return computed(asked, group)
+    state, key = state_of(group), _key(asked)
     ready = state.ready.get(key)
     if ready is not None:
-        return ready.run(a, b, scales)
-    known = known_of(name, a, b, group, options, rows, plan, scales)
-    rows = known.agreed.rows
-    a, b = a.detach(), tuple(x.detach() for x in b)
-    if len(rows) == 1:
-        return multiplied(a, b, options, scales)
+        return ready.run(a, asked.b, asked.scales)
+    known = known_of(asked, group)
+    asked = asked.detached
+    if len(known.agreed.rows) == 1:
+        return multiplied(asked.a, asked.b, asked.options, asked.scales)
     if known.plan is None:
-        run = collectives.all_gather_matmul if name == GATHER else collectives.matmul_reduce_scatter
-        return run(a, b, known.agreed, group, options, scales)
-    calls = [_call_of(known, name, a, *part, group, options) for part in _together(name, b, scales)]
+        run = collectives.all_gather_matmul if asked.gathers else collectives.matmul_reduce_scatter
+        return run(asked, known.agreed, group)
+    calls = [_call_of(known, part, state) for part in asked.parts]
     for program, call in calls:
         program.run(call)
-    if key is not None and all(call.a is a for _, call in calls):
+    if key is not None and all(call.a is asked.a for _, call in calls):
         state.ready[key] = _ready(calls, a.get_device())
     return [result for _, call in calls for result in call.results]
 
 
-def _tensors(scales: Scales | None) -> tuple[Any, ...]:
-    return () if scales is None else scales.tensors
-
-
-def _key(name: str, tensors: tuple[Any, ...], options: Asked, rows: Any, plan: Plan | None) -> Any:
-    """What calls on a GPU have in common whose tensors lie alike; None for others. tensors: a first."""
+def _key(asked: RankCall) -> Any:
+    """What calls on a GPU have in common whose tensors lie alike; None for others."""
+    tensors = asked.tensors
     if not all(isinstance(x, torch.Tensor) for x in tensors) or not tensors[0].is_cuda:
         return None
-    key: tuple[Any, ...] = name, options, rows, plan
+    key: tuple[Any, ...] = asked.name, asked.options, asked.rows, asked.plan
     for x in tensors:
         key += x.dtype, x.shape, x.stride(), x.get_device(), x.data_ptr() & 15
     return key
@@ -176,55 +155,36 @@ def _ready(calls: Sequence[tuple[Program, Call]], device: int) -> Ready:
     return Ready(tuple(parts))
 
 
-def _together(name: str, b: tuple[Any, ...], scales: Scales | None) -> list[tuple[tuple[Any, ...], Scales | None]]:
-    """The b of each program, with their scales: a gather serves all, a scatter one."""
-    parts = [slice(0, len(b))] if name == GATHER else [slice(i, i + 1) for i in range(len(b))]
-    return [(b[which], None if scales is None else scales.of(which)) for which in parts]
-
-
-def _format(a: Any, options: Asked) -> Any:
-    return a.dtype if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
-
-
-def _settled(
-    state: State,
-    name: str,
-    a: Any,
-    b: tuple[Any, ...],
-    options: Asked,
-    rows: Any,
-    plan: Plan | None,
-    scales: Scales | None,
-) -> Known:
+def _settled(state: State, asked: RankCall) -> Known:
     """A new kind of call, agreed upon by all ranks. Raises ProblemError on every rank if on one, and LaunchError where
     the stream is recording a graph."""
-    own = described(name, a, b, options, rows, scales)
+    own, plan = described(asked), asked.plan
     if own.capturing:
-        raise _first_met(name)
+        raise _first_met(asked.name)
     found = agreed(own, state.group)
     if len(found.rows) == 1 or not sum(found.rows) * found.k * found.columns:
         return Known(found, None)
-    work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
-    ways = ranked(name == GATHER, work, _costs(found.gpu)) if plan is None else (plan,)
-    if scales is not None:
+    work = Work(found.rows, found.k, found.columns, asked.a.element_size(), asked.format.itemsize)
+    ways = ranked(asked.gathers, work, _costs(found.gpu)) if plan is None else (plan,)
+    if asked.scales is not None:
         able = SCALED if found.scaled_rows else SCALED_AS_WHOLE
         ways = tuple(way for way in ways if way in able)
     if plan is None and not found.alone:
         ways = tuple(way for way in ways if way != SHARED)
-    a, b = a.detach(), tuple(x.detach() for x in b)
+    asked = asked.detached
     for way in ways:
-        room = _room(name, way, found.rows, a, b, options)
-        if not (found.peers and state.peers and _has_room(state, name, way, a.device, room)):
+        room, memory = _room(asked, way, found.rows), _memory_of(asked.name, way)
+        if not (found.peers and state.peers and _has_room(state, memory, asked.a.device, room)):
             break
-        known, problem = _prepared(Known(found, way), state, name, a, b, options, scales)
+        known, problem = _prepared(Known(found, way), state, asked)
         if not problem:
             dist.barrier(group=state.group)  # loading a kernel later would wait for a stream that waits
             return known
         if way == plan:
             raise LaunchError(problem)
     say_once(
-        f"{name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one host "
-        "whose memory symmetric memory of PyTorch can map."
+        f"{asked.name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one "
+        "host whose memory symmetric memory of PyTorch can map."
     )
     return Known(found, None)
 
@@ -232,15 +192,12 @@ def _settled(
 _ONE_KERNEL = ARRIVING, SHARED
 
 
-def _prepared(
-    known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Asked, scales: Scales | None
-) -> tuple[Known, str]:
+def _prepared(known: Known, state: State, asked: RankCall) -> tuple[Known, str]:
     """Load the kernels of a call. Where one kernel shall do all of it, ranks tell each other which; if one
     has none, none of them uses it."""
     problem, words = "", frozenset[Any]()
     try:
-        parts = _together(name, b, scales)
-        programs = [_call_of(known, name, a, *part, state.group, options)[0] for part in parts]
+        programs = [_call_of(known, part, state)[0] for part in asked.parts]
         words = frozenset(pair for program in programs for pair in program.shared_words)
     except TilewrightError as failure:
         if known.plan not in _ONE_KERNEL:
@@ -284,13 +241,14 @@ def _memory_of(name: str, plan: Plan) -> str:
     return f"{name}, {plan.kind}" if plan in _BY_TILES_OR_BLOCKS else name
 
 
-def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Asked) -> tuple[int, int]:
+def _room(asked: RankCall, plan: Plan, rows: tuple[int, ...]) -> tuple[int, int]:
     """Bytes of symmetric memory that a call needs, and of flags of kernels at its start; the same on every rank."""
-    exchanges = 2 if name == GATHER and isinstance(options, ScaledOptions) else 1
+    exchanges = 2 if asked.gathers and isinstance(asked.options, ScaledOptions) else 1
     flags = exchanges * exchange_flag_bytes(len(rows)) if plan in EXCHANGED else 0
-    if name == GATHER:
-        return flags + sum(rows) * (int(a.shape[1]) * int(a.element_size()) + SCALE_BYTES) + SCALE_BYTES, flags
-    size, columns = int(_format(a, options).itemsize), max(int(x.shape[1]) for x in b)
+    if asked.gathers:
+        row_bytes = int(asked.a.shape[1]) * int(asked.a.element_size()) + SCALE_BYTES
+        return flags + sum(rows) * row_bytes + SCALE_BYTES, flags
+    size, columns = int(asked.format.itemsize), max(int(x.shape[1]) for x in asked.b)
     if plan == SHARED:
         parts = parts_elements(rows, columns) * size
         flags = parts_flag_bytes(len(rows), parts)
@@ -298,9 +256,9 @@ def _room(name: str, plan: Plan, rows: tuple[int, ...], a: Any, b: tuple[Any, ..
     return flags + (len(rows) - 1) * max(rows) * columns * size, flags
 
 
-def _has_room(state: State, name: str, plan: Plan, device: Any, needed: tuple[int, int]) -> bool:
-    """Whether there is symmetric memory as `_room` says, on all ranks. Where there is none, nobody asks again."""
-    name = _memory_of(name, plan)
+def _has_room(state: State, name: str, device: Any, needed: tuple[int, int]) -> bool:
+    """Whether there is symmetric memory as `_room` says, on all ranks, by its name. Where there is none, nobody asks
+    again."""
     workspace = state.workspaces.get(name)
     if workspace is not None and workspace.room_bytes >= needed[0] and workspace.zeroed_bytes >= needed[1]:
         return True
@@ -319,21 +277,19 @@ def _has_room(state: State, name: str, plan: Plan, device: Any, needed: tuple[in
     return state.peers
 
 
-def _call_of(
-    known: Known, name: str, a: Any, b: tuple[Any, ...], scales: Scales | None, group: Any, options: Asked
-) -> tuple[Program, Call]:
+def _call_of(known: Known, asked: RankCall, state: State) -> tuple[Program, Call]:
     """The program of a call, whose kernels are loaded, and the call with new results."""
-    state, rows, plan = state_of(group), known.agreed.rows, known.plan
+    name, options, rows, plan = asked.name, asked.options, known.agreed.rows, known.plan
     assert plan is not None
     workspace = state.workspaces[_memory_of(name, plan)]
-    a = a.contiguous()
+    a = asked.a.contiguous()
     if plan in _BY_TILES_OR_BLOCKS and a.data_ptr() % 16:  # so that all ranks choose one kernel
         a = a.clone()
-    height = sum(rows) if name == GATHER else rows[workspace.rank]
-    results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
-    call = Call(a, b, results, scales)
+    height = sum(rows) if asked.gathers else rows[workspace.rank]
+    results = [a.new_empty(height, x.shape[1], dtype=asked.format) for x in asked.b]
+    call = Call(a, asked.b, results, asked.scales)
     key = (name, plan, rows, known.agreed.scaled_rows, options, a.dtype, a.shape, a.data_ptr() & 15)
-    key += tuple((x.shape, x.stride(), x.data_ptr() & 15) for x in (*b, *_tensors(scales)))
+    key += tuple((x.shape, x.stride(), x.data_ptr() & 15) for x in asked.tensors[1:])
     found = state.programs.get(key)
     if found is None or found[0] is not workspace:
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -380,4 +336,6 @@ def _adding(options: Asked) -> Options:
     """The same with a `c` that is added. Products with scales take none."""
     if not isinstance(options, Options):
         return PLAIN
-    return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
+    return options_with(
+        beta=1.0, out_dtype=options.out_dtype, precision=options.precision, fixed_order=options.fixed_order
+    )

@@ -79,7 +79,7 @@ class CupyArrays(Signed):
     def deterministic(self) -> bool:
         return False
 
-    def finished(self, arrays: tuple[Any, ...], device: int) -> None:
+    def finished(self, device: int) -> None:
         pass
 
 

@@ -62,7 +62,7 @@ class _Ours(ABC):
     def deterministic(self) -> bool:
         return False
 
-    def finished(self, arrays: tuple[Any, ...], device: int) -> None:
+    def finished(self, device: int) -> None:
         from cuda.bindings import driver
 
         gpu = open_gpu(device)
@@ -187,7 +187,7 @@ class DeviceArrays(_Ours):
         gpu = target.gpu
         copy = driver.cuMemcpyDtoDAsync(target.pointer, value.pointer, target.nbytes, gpu.stream.handle)
         driver_answer(copy, f"copying {format_bytes(target.nbytes)} on {gpu.name}")
-        self.finished((), gpu.index)
+        self.finished(gpu.index)
 
 
 def _wait_for(array: Any, device: int) -> None:

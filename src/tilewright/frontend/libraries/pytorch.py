@@ -117,5 +117,5 @@ class TorchArrays(Signed):
     def deterministic(self) -> bool:
         return bool(self.torch.are_deterministic_algorithms_enabled())
 
-    def finished(self, arrays: tuple[Any, ...], device: int) -> None:
+    def finished(self, device: int) -> None:
         pass

@@ -117,7 +117,7 @@ class Library(Protocol):
         """Whether the user asked the library for the same bits in every run."""
         ...
 
-    def finished(self, arrays: tuple[Any, ...], device: int) -> None:
+    def finished(self, device: int) -> None:
         """Called after the last launch, for libraries that share no streams."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.frontend.combining import Listed, check_rows, compute_combined
 from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, or_on_the_host, refuse_others
 from tilewright.frontend.pytorch.registering import registered
 
 torch: Any = extras.require("torch", "Combining rows of tensors of PyTorch")
@@ -21,38 +21,32 @@ def combined(x: Any, rows: Any, weights: Any) -> Any:
     return result if result is not None else torch.ops.tilewright.combine_rows(x, rows, weights)
 
 
-def _computed(x: Any, rows: Any, weights: Any = None) -> Any:
-    try:
-        return compute_combined(LIBRARY, x, rows, weights)
-    except HostMemory:
-        return _on_the_host(x, rows, weights)
-
-
-def _on_the_host(x: Any, rows: Any, weights: Any) -> Any:
-    """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_by_pytorch("combine_rows")
+def _on_the_host(x: Any, rows: Any, weights: Any = None) -> Any:
+    """The same by PyTorch on the CPU, summed in f32."""
     count, terms = check_rows(x, rows, weights)
-    with torch.no_grad():
-        named = rows.reshape(count, terms).long()
-        known = (named >= 0) & (named < x.shape[0])
-        if not x.shape[0]:
-            return x.new_zeros(count, x.shape[1])
-        if terms == 1 and weights is None:
-            stored = x.view(torch.uint8) if x.element_size() == 1 else x  # codes are copied as they are
-            found = stored[named[:, 0].where(known[:, 0], 0)]
-            found[~known[:, 0]] = 0
-            return found.view(x.dtype)
-        factors = known.float() if weights is None else weights.reshape(count, terms).float().where(known, 0)
-        found = torch.zeros(count, x.shape[1])
-        for term in range(terms):
-            found += factors[:, term, None] * x[named[:, term].where(known[:, term], 0)].float()
-        return found.to(x.dtype)
+    named = rows.reshape(count, terms).long()
+    known = (named >= 0) & (named < x.shape[0])
+    if not x.shape[0]:
+        return x.new_zeros(count, x.shape[1])
+    if terms == 1 and weights is None:
+        stored = x.view(torch.uint8) if x.element_size() == 1 else x  # codes are copied as they are
+        found = stored[named[:, 0].where(known[:, 0], 0)]
+        found[~known[:, 0]] = 0
+        return found.view(x.dtype)
+    factors = known.float() if weights is None else weights.reshape(count, terms).float().where(known, 0)
+    found = torch.zeros(count, x.shape[1])
+    for term in range(terms):
+        found += factors[:, term, None] * x[named[:, term].where(known[:, term], 0)].float()
+    return found.to(x.dtype)
 
 
 def _shaped(x: Any, rows: Any, weights: Any = None) -> Any:
     """A result without elements, or the error that the call would raise."""
     count, _ = check_rows(x, rows, weights)
     return x.new_empty(count, x.shape[1])
+
+
+_computed = or_on_the_host("combine_rows", compute_combined, _on_the_host)
 
 
 def _listed(gradient: Any, rows: Any, weights: Any, begins: Any) -> Any:

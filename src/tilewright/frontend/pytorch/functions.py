@@ -23,7 +23,7 @@ from tilewright import extras
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries import NoMemory
-from tilewright.frontend.options import Options, options_of
+from tilewright.frontend.options import PLAIN, Options, options_with
 from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.operator import multiply, refuse_gradients, words_of
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, is_plain
@@ -163,10 +163,15 @@ def _derived(traced: Traced, name: str | None, known: tuple[int, ...]) -> Traced
 
 def _with(options: Options, traced: Traced, numbers: tuple[float, ...], *, f32: bool) -> Options:
     """The same call with another function."""
-    out_dtype = "f32" if f32 else None
-    adds = options.beta != 0
-    asked = (options.precision, None, options.fixed_order, None, adds, traced, numbers)
-    return options_of(options.alpha, options.beta if adds else None, out_dtype, *asked)
+    return options_with(
+        alpha=options.alpha,
+        beta=options.beta or None,
+        out_dtype="f32" if f32 else None,
+        precision=options.precision,
+        fixed_order=options.fixed_order,
+        traced=traced,
+        numbers=numbers,
+    )
 
 
 def _of_sum(a: Any, b: Any, c: Any, bias: Any, options: Options, slope: Any, needs: Sequence[bool]) -> tuple[Any, ...]:
@@ -303,14 +308,13 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
         x, b, b1 = ctx.saved_tensors
         _, for_x, for_b, _, _, for_b1 = ctx.needs_input_grad
         function = ctx.options.function.a.function
-        plain = options_of(1.0, None, None, "default", None, False, None, False)
-        before = multiply(x, b, None, None, *words_of(plain))
+        before = multiply(x, b, None, None, *words_of(PLAIN))
         slope = with_function(
-            x, b1, None, None, None, _with(plain, _slope_of(function), (), f32=False), (before, gradient)
+            x, b1, None, None, None, _with(PLAIN, _slope_of(function), (), f32=False), (before, gradient)
         )
         other = gradient * activated(function.value, before)
-        first = _of_sum(x, b, None, None, plain, slope, (for_x, for_b, False, False))
-        last = _of_sum(x, b1, None, None, plain, other, (for_x, for_b1, False, False))
+        first = _of_sum(x, b, None, None, PLAIN, slope, (for_x, for_b, False, False))
+        last = _of_sum(x, b1, None, None, PLAIN, other, (for_x, for_b1, False, False))
         return None, first[0] + last[0] if for_x else None, first[1], None, None, last[1]
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.options import Options, options_asked, options_of
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, refuse_others, seen
+from tilewright.frontend.options import Options, options_asked, options_with
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, compute_plain, or_on_the_host, refuse_others, seen
 from tilewright.frontend.pytorch.registering import constant_in_graphs, registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
@@ -43,18 +42,11 @@ def _room(*words: Any) -> Room | None:
 
 
 def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False, *room: int) -> Options:
-    return options_of(alpha, None, out_dtype, "tf32" if tf32 else "default", None, False, None, False)
+    return options_with(alpha=alpha, out_dtype=out_dtype, precision="tf32" if tf32 else "default")
 
 
 def _grouped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
     return _computed(a, b, offsets, _options(*words), _room(*words))
-
-
-def _computed(a: Any, b: Any, offsets: Any, options: Options, room: Room | None = None) -> Any:
-    try:
-        return compute_groups(LIBRARY, a, b, offsets, options, room)
-    except HostMemory:
-        return _on_the_host(a, b, offsets, options, room)
 
 
 def _on_the_host(a: Any, b: Any, offsets: Any, options: Options, room: Room | None) -> Any:
@@ -72,6 +64,9 @@ def _on_the_host(a: Any, b: Any, offsets: Any, options: Options, room: Room | No
         else:
             result[number] = compute_plain(a[:, rows], b[rows], None, None, None, options)
     return result
+
+
+_computed = or_on_the_host("matmul", compute_groups, _on_the_host)
 
 
 def _shaped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:

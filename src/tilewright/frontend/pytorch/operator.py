@@ -16,7 +16,7 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents, seen
-from tilewright.frontend.pytorch.registering import constant_in_graphs
+from tilewright.frontend.pytorch.registering import constant_in_graphs, registered
 from tilewright.frontend.pytorch.sharded import is_sharded, know_sharding
 from tilewright.frontend.requests import Views, checked
 
@@ -197,19 +197,9 @@ def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any
     return a.new_empty(product.shape, dtype=LIBRARY.to_torch[dtype])
 
 
-def _register() -> Any:
-    """The operators; they last as long as what is returned."""
-    operators = library.Library("tilewright", "DEF")
-    operators.define(f"matmul({_GIVEN}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    operators.define(f"matmul_into(Tensor(a!) out, {_GIVEN}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
-    for name, computed in (("matmul", _matmul), ("matmul_into", _matmul_into)):
-        operators.impl(name, computed, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::matmul", _shaped, lib=operators)
-    library.register_fake("tilewright::matmul_into", lambda out, *given: None, lib=operators)
-    library.register_autograd("tilewright::matmul", partial(gradients, multiply), setup_context=keep, lib=operators)
-    if hasattr(library, "register_vmap"):  # PyTorch 2.5
-        library.register_vmap("tilewright::matmul", partial(over_a_batch, torch.ops.tilewright.matmul), lib=operators)
-    return operators
-
-
-_OPERATORS = _register()
+_OPERATORS = (
+    registered(f"matmul({_GIVEN}) -> Tensor", _matmul, _shaped, partial(gradients, multiply), keep),
+    registered(f"matmul_into(Tensor(a!) out, {_GIVEN}) -> ()", _matmul_into, lambda out, *given: None),
+)
+if hasattr(library, "register_vmap"):  # PyTorch 2.5
+    library.register_vmap("tilewright::matmul", partial(over_a_batch, torch.ops.tilewright.matmul), lib=_OPERATORS[0])

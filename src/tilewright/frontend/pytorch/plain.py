@@ -54,11 +54,23 @@ def seen(tensor: Any, *, tight: bool = False) -> View:
     return View(0, shape, c_strides(shape) if tight else tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
-def say_by_pytorch(name: str) -> None:
-    """A warning, once, that a call is computed by PyTorch on the CPU."""
-    say_once(
-        f"tilewright.{name} computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
-    )
+def or_on_the_host(name: str, compute: Callable[..., Any], on_the_host: Callable[..., Any]) -> Callable[..., Any]:
+    """What computes a call, from what does so with arrays of a library on a GPU; tensors in host memory are left to
+    PyTorch on the CPU, which a warning says once. name: of the call."""
+
+    def computed(*given: Any) -> Any:
+        try:
+            return compute(LIBRARY, *given)
+        except HostMemory:
+            pass
+        say_once(
+            f"tilewright.{name} computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the "
+            "GPU."
+        )
+        with torch.no_grad():
+            return on_the_host(*given)
+
+    return computed
 
 
 def refuse_others(**named: Any) -> None:
@@ -70,31 +82,29 @@ def refuse_others(**named: Any) -> None:
 
 def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
     """The result, in a new tensor or in `out`, which autograd is told has changed; a tuple of several."""
-    try:
-        result = compute(LIBRARY, a, b, out, c, bias, options, operands)
-    except HostMemory:
-        result = _on_the_host(a, b, out, c, bias, options, operands)
+    result = _computed(a, b, out, c, bias, options, operands)
     if out is not None and not out.is_inference():
         torch.autograd.graph.increment_version(out)
     return result
 
 
 def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
-    """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_by_pytorch("matmul")
-    with torch.no_grad():
-        wide = options.alpha * torch.matmul(a.float(), b.float())
-        wide = wide if c is None else wide + options.beta * c.float()
-        wide = wide if bias is None else wide + bias.float()
-        if options.activation is not None:
-            wide = activated(options.activation.value, wide)
-        of_a, of_b, *others = (seen(one, tight=True) for one in (a, b, *operands))
-        views = Views(of_a, of_b, operands=tuple(others))
-        product, into = checked(views, options)
-        second = torch.matmul(a.float(), operands[-1].float()) if options.has_second else None
-        first, *further = results_of(wide, product, options, operands, into, of_a.dtype, second)
-        result = first if out is None else out.copy_(first)
-        return (result, *further) if further else result
+    """The same by PyTorch on the CPU, summed in f32."""
+    wide = options.alpha * torch.matmul(a.float(), b.float())
+    wide = wide if c is None else wide + options.beta * c.float()
+    wide = wide if bias is None else wide + bias.float()
+    if options.activation is not None:
+        wide = activated(options.activation.value, wide)
+    of_a, of_b, *others = (seen(one, tight=True) for one in (a, b, *operands))
+    views = Views(of_a, of_b, operands=tuple(others))
+    product, into = checked(views, options)
+    second = torch.matmul(a.float(), operands[-1].float()) if options.has_second else None
+    first, *further = results_of(wide, product, options, operands, into, of_a.dtype, second)
+    result = first if out is None else out.copy_(first)
+    return (result, *further) if further else result
+
+
+_computed = or_on_the_host("matmul", compute, _on_the_host)
 
 
 def results_of(

@@ -6,8 +6,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.dtypes import DType
-from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, say_by_pytorch
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, or_on_the_host
 from tilewright.frontend.pytorch.registering import constant_in_graphs, registered, without_gradients
 from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE, Groups
@@ -29,36 +28,31 @@ def _words_asked(scales: Any, dtype: Any) -> tuple[str, str]:
     return scales, checked_words(scales, dtype)[1].name
 
 
-def _computed(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
-    try:
-        return compute_quantized(LIBRARY, x, groups, out)
-    except HostMemory:
-        return _on_the_host(x, groups, out)
-
-
 def _on_the_host(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
-    """The same by PyTorch on the CPU; a warning says so once."""
-    say_by_pytorch("quantize")
-    with torch.no_grad():
-        wide, kind = x.float(), LIBRARY.to_torch[out]
-        most = torch.finfo(kind).max
-        finite = torch.where(wide.isfinite(), wide.abs(), 0)
-        m, k = wide.shape
-        if groups == "all":
-            scales = finite.amax().reshape(1)
-        elif groups == "line":
-            scales = finite.amax(1, keepdim=True) if k else finite.new_zeros(m, 1)
-        else:
-            padded = torch.nn.functional.pad(finite, (0, -k % BLOCK))
-            scales = padded.reshape(m, -1, BLOCK).amax(2) if padded.numel() else padded.new_zeros(m, padded.shape[1])
-        scales = (scales * (1 / most)).clamp_min(LEAST_SCALE)
-        spread = scales.repeat_interleave(BLOCK, 1)[:, :k] if groups == "block" else scales
-        codes = (wide * (1 / spread)).clamp(-most, most).to(kind)
-        return codes, scales.T.contiguous().T if groups == "block" else scales
+    """The same by PyTorch on the CPU."""
+    wide, kind = x.float(), LIBRARY.to_torch[out]
+    most = torch.finfo(kind).max
+    finite = torch.where(wide.isfinite(), wide.abs(), 0)
+    m, k = wide.shape
+    if groups == "all":
+        scales = finite.amax().reshape(1)
+    elif groups == "line":
+        scales = finite.amax(1, keepdim=True) if k else finite.new_zeros(m, 1)
+    else:
+        padded = torch.nn.functional.pad(finite, (0, -k % BLOCK))
+        scales = padded.reshape(m, -1, BLOCK).amax(2) if padded.numel() else padded.new_zeros(m, padded.shape[1])
+    scales = (scales * (1 / most)).clamp_min(LEAST_SCALE)
+    spread = scales.repeat_interleave(BLOCK, 1)[:, :k] if groups == "block" else scales
+    codes = (wide * (1 / spread)).clamp(-most, most).to(kind)
+    return codes, scales.T.contiguous().T if groups == "block" else scales
+
+
+_computed = or_on_the_host("quantize", compute_quantized, _on_the_host)
 
 
 def _quantize(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]:
-    return _computed(x, *checked_words(scales, dtype))
+    codes, found = _computed(x, *checked_words(scales, dtype))
+    return codes, found
 
 
 def _shaped(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]:

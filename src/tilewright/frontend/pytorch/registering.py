@@ -1,4 +1,4 @@
-"""Operators of PyTorch beside `matmul`: what computes a call, what torch.compile sees of it, and its gradients."""
+"""Operators of PyTorch: what computes a call, what torch.compile sees of it, and its gradients."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, results_of, say_by_pytorch, seen
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, or_on_the_host, results_of, seen
 from tilewright.frontend.pytorch.registering import constant_in_graphs, registered, without_gradients
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.scaled import (
@@ -67,26 +66,25 @@ def computed_with_function(arrays: Arrays, options: ScaledOptions) -> Any:
 
 
 def compute_scaled_plain(arrays: Arrays, options: ScaledOptions) -> Any:
-    try:
-        result = compute_scaled(LIBRARY, arrays, options)
-    except HostMemory:
-        result = _on_the_host(arrays, options)
+    """The result, in a new tensor or in `out`, which autograd is told has changed; a tuple of several."""
+    result = _computed(arrays, options)
     if arrays[5] is not None and not arrays[5].is_inference():
         torch.autograd.graph.increment_version(arrays[5])
     return result
 
 
 def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
-    """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
-    say_by_pytorch("scaled_matmul")
+    """The same by PyTorch on the CPU, summed in f32."""
     a, b, scale_a, scale_b, bias, out, *operands = arrays
-    with torch.no_grad():
-        found = multiplied(a, b, scale_a, scale_b)
-        found = found if bias is None else found + bias.float()
-        product, into = product_of(seen(a, tight=True), seen(b, tight=True)), options.out_dtype
-        first, *others = results_of(found, product, options.call, operands, into, into)
-        result = first if out is None else out.copy_(first)
-        return (result, *others) if others else result
+    found = multiplied(a, b, scale_a, scale_b)
+    found = found if bias is None else found + bias.float()
+    product, into = product_of(seen(a, tight=True), seen(b, tight=True)), options.out_dtype
+    first, *others = results_of(found, product, options.call, operands, into, into)
+    result = first if out is None else out.copy_(first)
+    return (result, *others) if others else result
+
+
+_computed = or_on_the_host("scaled_matmul", compute_scaled, _on_the_host)
 
 
 def multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:

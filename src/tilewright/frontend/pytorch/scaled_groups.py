@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import extras
-from tilewright.frontend.compute import HostMemory
-from tilewright.frontend.pytorch.plain import LIBRARY, at_once, refuse_others, say_by_pytorch, seen
+from tilewright.frontend.pytorch.plain import LIBRARY, at_once, or_on_the_host, refuse_others, seen
 from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.pytorch.scaled import multiplied, words_asked
 from tilewright.frontend.pytorch.sharded import know_sharding
@@ -29,19 +28,11 @@ def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None 
     return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *words_asked(out_dtype, fast), *words)
 
 
-def _computed(arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> Any:
-    try:
-        return compute_scaled_groups(LIBRARY, arrays, options, room)
-    except HostMemory:
-        return _on_the_host(arrays, options, room)
-
-
 def _on_the_host(arrays: Arrays, options: ScaledOptions, room: Room | None) -> Any:
-    """The same by PyTorch on the CPU, group by group, summed in f32; a warning says so once."""
+    """The same by PyTorch on the CPU, group by group, summed in f32."""
     other = transposed(arrays)
     if other is not None:
         return _on_the_host(other, options, room).T
-    say_by_pytorch("scaled_grouped_matmul")
     a, b, scale_a, scale_b, offsets = arrays
     result = _shaped(a, b, scale_a, scale_b, offsets, LIBRARY.to_torch[options.out_dtype]).zero_()
     sizes = offsets.tolist()
@@ -52,6 +43,9 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions, room: Room | None) -> A
         found = multiplied(a[rows], b[number], of_a, of_b)
         result[rows] = found.to(result.dtype)
     return result
+
+
+_computed = or_on_the_host("scaled_grouped_matmul", compute_scaled_groups, _on_the_host)
 
 
 def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, *words: Any) -> Any:

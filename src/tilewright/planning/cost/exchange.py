@@ -52,9 +52,11 @@ def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int
     streamed = streams_k(c)
     if streamed is False or not streamed.any():
         return blocks, steps
+    at = streamed.nonzero()  # some, and divisions of whole numbers are slow
+    tiles, k_tiles, slots = (np.broadcast_to(one, streamed.shape)[at] for one in (tiles, k_tiles, slots))
     some = np.minimum(slots, np.maximum(tiles, tiles * k_tiles // LEAST_STREAMED))
-    each = ceil_div(tiles * k_tiles, np.maximum(some, 1))
-    return np.where(streamed, some, blocks), np.where(streamed, each, steps)
+    blocks[at], steps[at] = some, ceil_div(tiles * k_tiles, np.maximum(some, 1))
+    return blocks, steps
 
 
 LEAST_STREAMED = 4

@@ -92,7 +92,7 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     for names, is_truth in parts:
         one = told[names[0]] if len(names) == 1 else tuple(told[name] for name in names)
         fields.append(bool(one) if is_truth else one)
-    found: Any = FAMILIES[kind](*fields)
+    found: GemmConfig = FAMILIES[kind](*fields)
     return found
 
 

@@ -48,7 +48,8 @@ def streams_k(c: Any) -> Any:
 def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int = 1) -> tuple[Column, Column]:
     """Blocks, and k tiles of each. slots: blocks that run at once. count: of such problems."""
     parts = parts_of(c)
-    blocks, steps = tiles * parts * count, ceil_div(k_tiles, parts)
+    blocks: Column = tiles * parts * count
+    steps: Column = ceil_div(k_tiles, parts)
     streamed = streams_k(c)
     if streamed is False or not streamed.any():
         return blocks, steps

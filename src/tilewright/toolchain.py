@@ -106,6 +106,13 @@ class Build:
         """The naive program, then the program after each step."""
         return tuple(self.schedule.programs(self.gemm))
 
+    def changed(self, **fields: Any) -> Build:
+        """The same schedule of the same problem, with other fields: its programs are not made again."""
+        found = replace(self, **fields)
+        if "programs" in self.__dict__:
+            found.__dict__["programs"] = self.programs
+        return found
+
     @property
     def program(self) -> Program:
         """The program after the last step."""

@@ -67,6 +67,26 @@ def test_facts_of_a_kept_table_are_columns_of_its_rows_found_once() -> None:
     assert given[[1]].m.tolist() == [32]
 
 
+def test_facts_of_few_and_of_many_rows_are_the_same() -> None:
+    table = kept(*range(1, 2001))
+    facts = lambda whole: {"half": whole.m / 2, "odd": whole.m % 2 > 0}  # noqa: E731
+    few, many = np.array([3, 1999]), np.arange(0, 2000, 2)
+    for rows in (few, many):
+        c = table[rows].with_facts("facts", facts)
+        assert np.array_equal(c.half, (rows + 1) / 2) and np.array_equal(c.odd, (rows + 1) % 2)
+        assert np.array_equal(c[[1, 0]].m, rows[[1, 0]] + 1)
+
+
+def test_values_of_one_row_are_those_of_its_columns() -> None:
+    given = kept(8, 16, 32)[[2, 0]].with_columns(split_k=np.array([3, 4]), late=Deferred(lambda c: c.m + 1))
+    names = ["m", "n", "split_k", "late"]
+    for table in (given, given[[1, 1, 0]], kept(8, 16).with_columns(split_k=np.array([1, 2]), late=np.array([5, 6]))):
+        for row in range(len(table)):
+            told = table.values(row, names)
+            assert told == {name: getattr(table, name)[row] for name in names}
+            assert all(type(value) is int for value in told.values())
+
+
 def test_what_columns_there_are() -> None:
     table = kept(8, 16)
     rows = table[[1]].with_columns(late=Deferred(lambda c: c.m), split_k=np.array([2]))

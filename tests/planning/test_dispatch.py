@@ -25,6 +25,7 @@ from tilewright.problem import Gemm
 from tilewright.problem.epilogue import Accumulated, Combined, Epilogue
 from tilewright.problem.functions import Activation, Operation
 from tilewright.problem.gemm import orders_of
+from tilewright.schedule import Schedule
 from tilewright.toolchain import Build
 from tilewright.winners.order import order_of
 
@@ -127,6 +128,15 @@ def test_tma_has_a_map_of_a_stack_whose_matrices_follow_each_other(name: str) ->
     (step,) = plan.steps
     maps = {p.tensor_map.pointer for p in step.launch.source.parameters if p.tensor_map}
     assert plan.words.startswith(family) and maps == by_tma
+
+
+def test_the_schedule_of_a_new_kernel_is_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied: list[Gemm] = []
+    programs = Schedule.programs
+    monkeypatch.setattr(Schedule, "programs", lambda self, gemm: applied.append(gemm) or programs(self, gemm))
+    gemm = problem(1000, 1000, 1000, "bf16")
+    paper_dispatcher(device("H200")).plan(Request(gemm, alignment_of(gemm)))
+    assert applied == [gemm]
 
 
 def test_matrices_that_begin_anywhere_are_copied_for_tma() -> None:

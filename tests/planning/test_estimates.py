@@ -15,13 +15,14 @@ from test_dispatch import problem
 from test_ragged import REQUESTS
 
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, E4M3
+from tilewright.dtypes import BF16, E4M3, F16, DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning import ranking
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates, other_options, table_of, with_options
 from tilewright.planning.cost import plans
@@ -248,6 +249,23 @@ def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
     drawn = ranking.drawn(12, seed=1)
     assert len({core_of(config) for _, config in drawn}) == len(drawn) == 12
     assert drawn == ranking.drawn(12, seed=1) != ranking.drawn(12, seed=2)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, F16], ids=str)
+def test_kernels_of_warps_are_left_out_where_they_would_not_be_chosen(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose k steps alone take longer than the best plan of wgmma: some are, and none of them is the best."""
+    rng, left_out = np.random.default_rng(5), 0
+    for sizes in np.exp(rng.uniform(np.log(16), np.log(4096), (30, 3))).astype(int) // 16 * 16:
+        gemm = Gemm(*sizes.tolist(), dtype, out=BF16, b=Order.COL)
+        found = ranked(gemm, device("H200"), alignment_of_rows(gemm))
+        with monkeypatch.context() as patched:
+            patched.setattr(ranking, "_best_alone", lambda tables: np.inf)
+            every = ranked(gemm, device("H200"), alignment_of_rows(gemm))
+        left_out += every.priced - found.priced
+        assert found[0] == every[0]
+    assert left_out > 0
 
 
 def test_where_nothing_is_proposed_nothing_is_ranked() -> None:

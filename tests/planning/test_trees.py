@@ -40,6 +40,8 @@ def test_the_sum_of_the_leaves_that_walks_reach(name: str, part: str) -> None:
     for plan in range(plans):
         alone = trees.logarithms(ranks[:, [plan]])  # where all plans share every feature
         assert alone == pytest.approx(found[[plan]], abs=1e-12)
+        own = [float(column[plan]) for column in features]
+        assert np.isnan(own).any() or trees.logarithm(own) == alone[0]
         total = sum(walked(tree, [column[plan] for column in features]) for tree in told["trees"])
         assert found[plan] == pytest.approx(told["start"] + total, abs=1e-9)
 

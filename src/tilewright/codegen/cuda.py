@@ -183,9 +183,10 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
         return f"{const}{element}* {restrict}{parameter.name}"
 
     loaded = {stmt.src.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}
-    pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
-    plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
-    maps = [p for p in kernel.parameters if p.tensor_map is not None]
+    parameters = kernel.parameters
+    pointers = ", ".join(declaration(p) for p in parameters if p.is_pointer)
+    plain = [p for p in parameters if not p.is_pointer and p.tensor_map is None]
+    maps = [p for p in parameters if p.tensor_map is not None]
     others = (", ".join(map(declaration, some)) for some in (plain, maps) if some)
     rows = [*((pointers,) if pointers else ()), *others]
     # Budgets of registers that change while a kernel runs need to know how many blocks share those of an SM.

@@ -19,13 +19,13 @@ from tilewright.ir.expr import Const
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.kernel import MAX_SHARED_BYTES, SIZES, WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.register_budgets import budgets
-from tilewright.kernels.coded_wgmma_body import ATOM, COLUMNS, SUMS_PAD, CodedWgmmaBody, needed_registers
+from tilewright.kernels.coded_wgmma_body import ATOM, SUMS_PAD, CodedWgmmaBody, needed_registers
+from tilewright.kernels.coded_wgmma_tile import CodedWgmmaTile
 from tilewright.kernels.statements import verified
 from tilewright.problem.coded_product import TILE, CodedProduct
 
 MOST_ROWS = 128
 _MOST_CONSUMERS = 4
-_GROUP_THREADS = 128
 _MOST_BOX = 256
 """Elements along a side of a TMA box. Source: CUDA driver API, cuTensorMapEncodeTiled."""
 _BARRIER_BYTES = 1024
@@ -35,49 +35,8 @@ _CLUSTERS = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class CodedWgmmaConfig:
-    """rows: of the activations of a block, a multiple of 8. groups_n, groups_k: warpgroups that share out columns, 64
-    each, and the k of a stage. own_k: elements of k of a warpgroup in a stage, whole groups. stages: of the ring.
-    cluster: blocks that share out all of k. steps: of 16 of k that are unpacked and multiplied at a time. vector:
-    elements of C that a thread stores at once; C and the bias begin at multiples of it. overlapped: it starts under
-    the kernel before it."""
-
-    rows: int = 64
-    groups_n: int = 2
-    groups_k: int = 1
-    own_k: int = 128
-    stages: int = 4
-    cluster: int = 1
-    steps: int = 2
-    vector: int = 1
-    overlapped: bool = False
-
-    @property
-    def consumers(self) -> int:
-        return self.groups_n * self.groups_k
-
-    @property
-    def threads(self) -> int:
-        """Of a block: those of the warpgroup that loads stand behind all others."""
-        return (self.consumers + 1) * _GROUP_THREADS
-
-    @property
-    def block_tiles(self) -> int:
-        return self.columns // TILE
-
-    @property
-    def columns(self) -> int:
-        """Of C, of a block."""
-        return self.groups_n * COLUMNS
-
-    @property
-    def stage_k(self) -> int:
-        return self.own_k * self.groups_k
-
-    @property
-    def owned_rows(self) -> int:
-        """Of C, that a block of a cluster finishes."""
-        return self.rows // self.cluster
+class CodedWgmmaConfig(CodedWgmmaTile):
+    """A kernel: its memory, its laws, its statements."""
 
     def stage_bytes(self, problem: CodedProduct) -> int:
         """Of shared memory."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.dtypes import F32, I32, MBARRIER
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
@@ -35,24 +33,18 @@ from tilewright.ir.register_budgets import budgets
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, UnpackCodes
 from tilewright.isa.catalog import instruction
 from tilewright.kernels.coded_store import SumsStore
+from tilewright.kernels.coded_wgmma_tile import GROUP_THREADS, CodedWgmmaTile
 from tilewright.kernels.statements import BLOCK, THREAD, WARP_LANES, at, registers, together, unrolled
 from tilewright.layout.swizzle import NO_SWIZZLE, SWIZZLE_128B
 from tilewright.problem.coded_product import LANE_WORDS, TILE, CodedProduct
 from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes
 
-if TYPE_CHECKING:
-    from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
-
 ATOM = 64
 """Elements of k of a row of a swizzle atom: 128 bytes."""
-
-COLUMNS = 64
-"""Of C, of a warpgroup: the rows of wgmma."""
 
 SUMS_PAD = 4
 """Elements behind each row of sums: lanes of a warp store to different banks."""
 
-_GROUP_THREADS = 128
 _WARPS = 4
 _CORE_ROWS = 8
 _SUMS = 4
@@ -73,7 +65,7 @@ def needed_registers(rows: int, codes: Codes) -> int:
 class CodedWgmmaBody:
     """The statements of a thread."""
 
-    def __init__(self, config: CodedWgmmaConfig, problem: CodedProduct) -> None:
+    def __init__(self, config: CodedWgmmaTile, problem: CodedProduct) -> None:
         c, weight = config, problem.weight
         self.config, self.problem, self.weight = config, problem, weight
         self.group = weight.group or c.own_k  # of k, whose sum is added at once
@@ -94,7 +86,7 @@ class CodedWgmmaBody:
         sums = (c.groups_k, c.owned_rows, c.columns + SUMS_PAD)
         self.sums = Buffer("sums", Space.SHARED, F32, sums, ("group_k", "row", "column"), handoff=Handoff.WARPGROUP)
         chunks = self.across // c.cluster
-        parts = (c.cluster, chunks, c.consumers * _GROUP_THREADS, _SUMS)
+        parts = (c.cluster, chunks, c.consumers * GROUP_THREADS, _SUMS)
         axes = ("block of the cluster", "chunk", "thread", "element")
         self.parts = Buffer("parts", Space.SHARED, F32, parts, axes, handoff=Handoff.MBARRIERS)
         self.total = registers("total", F32, self.across, _SUMS, note="of all groups")
@@ -159,8 +151,8 @@ class CodedWgmmaBody:
                 Let("stage_count", binary(Op.DIV, Var("k_stages") * (rank + 1), c.cluster) - Var("first_stage")),
             )
         return together(
-            Let("group", THREAD // _GROUP_THREADS, uniform=True),
-            Let("group_thread", THREAD % _GROUP_THREADS),
+            Let("group", THREAD // GROUP_THREADS, uniform=True),
+            Let("group_thread", THREAD % GROUP_THREADS),
             shared,
             Let("first_tile", BLOCK // c.cluster * c.block_tiles),
             Let("first_row", Var("blockIdx.y") * c.rows),
@@ -409,12 +401,12 @@ class CodedWgmmaBody:
             column = self._tile() * TILE + i // 2 * 8 + self.lane // 4
             return Move(at(self.sums, self.group_k, row, column), at(held, j, i), origin="sums")
 
-        meet = TeamBarrier(_TEAM, self.config.consumers * _GROUP_THREADS)
+        meet = TeamBarrier(_TEAM, self.config.consumers * GROUP_THREADS)
         return together(self._over(store, held.shape[0]), meet)
 
     def _finish(self) -> Body:
         c = self.config
         first_row = Var("first_row") + Var("rank") * c.owned_rows if c.cluster > 1 else Var("first_row")
-        threads, column = c.consumers * _GROUP_THREADS, Var("first_tile") * TILE
+        threads, column = c.consumers * GROUP_THREADS, Var("first_tile") * TILE
         place = first_row, column, c.vector, c.cluster > 1
         return SumsStore(self.problem, self.sums, c.owned_rows, c.columns, threads, *place).body()

@@ -13,6 +13,10 @@ from tilewright.problem.gemm import Gemm
 Column = Any
 """A number, or a NumPy array with an entry for each configuration. Arithmetic of a configuration takes either."""
 
+_FEW = 512
+"""Configurations up to which facts of a table are taken of all columns at once: one by one each takes longer to ask
+for than to compute with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
@@ -100,6 +104,23 @@ class Columns:
             found._late[name] = late
         return found
 
+    def values(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """Some columns of one configuration, as numbers and words of Python."""
+        made, late, kept = self.__dict__, self._late, self._kept
+        at = row if self.rows is None else self.rows.item(row)
+        found: dict[str, Any] = {}
+        for name in names:
+            if name in made:
+                found[name] = made[name].item(row)
+            elif name not in late:
+                found[name] = kept[name].item(at)
+            elif type(late[name]) is Deferred:
+                found[name] = getattr(self[np.array([row])], name).item()
+            else:
+                column, rows = late[name]
+                found[name] = column.item(rows.item(row))
+        return found
+
     def _of_table(self) -> Columns:
         """Rows of the same table, none of them yet."""
         found = object.__new__(Columns)
@@ -179,14 +200,19 @@ class Columns:
         if self.table is None:
             return self.with_columns(**compute(self))
 
-        def more(kept: Columns) -> Mapping[str, Any]:
+        def more(kept: Columns) -> tuple[Mapping[str, Any], Any]:
             ones = np.ones(len(kept))
-            return {name: np.asarray(one) if np.ndim(one) else one * ones for name, one in compute(kept).items()}
+            facts = {name: one * ones for name, one in compute(kept).items()}
+            return facts, np.stack(list(facts.values()), axis=1)
 
-        facts, found = self.table.known(key, more), self.with_columns()
-        found._kept = {**self._kept, **facts}
+        facts, beside = self.table.known(key, more)
+        found = self.with_columns()
         if self.rows is None:
             found.__dict__.update(facts)
+        elif len(self.rows) <= _FEW:
+            found.__dict__.update(zip(facts, beside.take(self.rows, axis=0).T, strict=True))
+        else:
+            found.__dict__.update((name, fact.take(self.rows)) for name, fact in facts.items())
         return found
 
     def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:

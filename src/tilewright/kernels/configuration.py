@@ -86,7 +86,14 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     >>> row_of("simt", table, 0) == SimtConfig(split_k=2)
     True
     """
-    return rows_of(kind, columns, [index])[0]
+    parts = _parts_of(kind)
+    told = columns.values(index, [name for names, _ in parts for name in names])
+    fields: list[Any] = []
+    for names, is_truth in parts:
+        one = told[names[0]] if len(names) == 1 else tuple(told[name] for name in names)
+        fields.append(bool(one) if is_truth else one)
+    found: GemmConfig = FAMILIES[kind](*fields)
+    return found
 
 
 def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:

@@ -127,9 +127,9 @@ class Kernels:
         """
         schedule = schedule_of(gemm, config)
         known = (schedule, _formats(gemm), config.split_k > 1, config.stream_k)
-        shape = self._shapes.get(known)
+        built, shape = _build(gemm, schedule, config), self._shapes.get(known)
         if shape is None:
-            program = _build(gemm, schedule, config).program
+            program = built.program
             tile = {dim: cluster_tile(program, dim) for dim in DIMS}
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
@@ -140,11 +140,14 @@ class Kernels:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
-            built = _build(gemm, schedule, config)
-            built = replace(
-                built, asked_variant=variant, problems=problems, arriving=across is False, constant=constant
+            split_k = SplitK.RANKS if across else built.split_k
+            built = built.changed(
+                asked_variant=variant,
+                problems=problems,
+                arriving=across is False,
+                constant=constant,
+                split_k=split_k,
             )
-            built = replace(built, split_k=SplitK.RANKS) if across else built
             try:
                 found = self._built[key] = self._loaded(built)
             except TilewrightError as failure:

@@ -97,6 +97,11 @@ class Priced(NamedTuple):
     seconds: Any
     start: int = 0
 
+    @property
+    def split_k(self) -> Any:
+        """Of each candidate."""
+        return self.columns.split_k[self.start : self.start + len(self.seconds)]
+
 
 class Ranking(Sequence[tuple[float, PlanConfig]]):
     """Plans with their estimated microseconds, best first. An entry is made when it is asked for."""
@@ -238,7 +243,10 @@ def ranked(
         joint = reduce(Columns.beside, sources)
         ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
-            kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count)
+            within = inf if keep_order else _best_alone(tables)
+            kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count, within)
+            if not len(kept):
+                continue
             joint, ends = joint[kept], kept.searchsorted(ends).tolist()
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
@@ -260,6 +268,12 @@ _MOST_PACKED = 0.25
 """Of the least time that arithmetic and memory leave a product, what packing may take. Where the launch took 0.2 of it
 or less, FMA kernels behind it were the fastest in 62 of 126 problems, by up to 48 %; beyond in one of 147, by 4 %
 (H100, benchmarks/choice_sweep.py)."""
+
+
+def _best_alone(tables: Sequence[Priced]) -> float:
+    """Seconds of the best plan of one launch, which every call can take."""
+    alone = (np.where(one.split_k == 1, one.seconds, inf) for one in tables if not one.packing.packed)
+    return min((float(seconds.min(initial=inf)) for seconds in alone), default=inf)
 
 
 def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int) -> bool:

@@ -7,9 +7,10 @@ simulation, gives the values of another one of that class.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -149,18 +150,12 @@ class TmaMatrix:
     mapped: DType
 
 
-@runtime_checkable
-class TmaProblem(Problem, Protocol):
-    """A problem with matrices that TMA copies."""
-
-    def tma_matrix(self, name: str) -> TmaMatrix: ...
-
-
 def tma_matrix(problem: Problem, name: str) -> TmaMatrix:
     """How a matrix of a problem lies for TMA. Raises TypeError for a problem that has none."""
-    if not isinstance(problem, TmaProblem):
+    find: Callable[[str], TmaMatrix] | None = getattr(problem, "tma_matrix", None)
+    if find is None:
         raise TypeError(f"TMA copies no matrix of a {type(problem).__name__}")
-    return problem.tma_matrix(name)
+    return find(name)
 
 
 def parameters_of(problem: Problem, *, near: bool) -> tuple[Parameter, ...]:

@@ -84,6 +84,12 @@ class Trees:
         found += self.first[at : at + len(known), None]
         return found
 
+    def logarithm(self, features: Sequence[float]) -> float:
+        """Of measured over estimated time of one plan, by all features."""
+        ranks = [bisect_left(steps, one) for steps, one in zip(self.listed, features, strict=False)]
+        left = np.bitwise_and.reduce(self.masks.take(self.first + ranks, axis=0), axis=0)
+        return float(self._sums(left[None])[0])
+
     def logarithms(self, ranks: Any) -> Any:
         """Of measured over estimated time, by the ranks of all features."""
         alike = (ranks == ranks[:, :1]).all(axis=1)  # what all plans share, such as sizes, is asked once
@@ -91,6 +97,10 @@ class Trees:
         left = np.repeat(shared[None], ranks.shape[1], axis=0)
         for rows in ranks[~alike]:
             left &= self.masks.take(rows, axis=0)
+        return self._sums(left)
+
+    def _sums(self, left: Any) -> Any:
+        """Of the leaves that plans reach. left: those that no feature takes away, as `masks`, (plans, trees)."""
         leaf = (left & -left).astype(np.float32).view(np.int32) >> 23  # the exponent of the lowest bit, and 127
         leaf += self.leaves
         # One tree after another, whatever the number of plans: the sum of a plan does not depend on the others.

@@ -48,13 +48,16 @@ def streams_k(c: Any) -> Any:
 def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int = 1) -> tuple[Column, Column]:
     """Blocks, and k tiles of each. slots: blocks that run at once. count: of such problems."""
     parts = parts_of(c)
-    blocks, steps = tiles * parts * count, ceil_div(k_tiles, parts)
+    blocks: Column = tiles * parts * count
+    steps: Column = ceil_div(k_tiles, parts)
     streamed = streams_k(c)
     if streamed is False or not streamed.any():
         return blocks, steps
+    at = streamed.nonzero()  # some, and divisions of whole numbers are slow
+    tiles, k_tiles, slots = (np.broadcast_to(one, streamed.shape)[at] for one in (tiles, k_tiles, slots))
     some = np.minimum(slots, np.maximum(tiles, tiles * k_tiles // LEAST_STREAMED))
-    each = ceil_div(tiles * k_tiles, np.maximum(some, 1))
-    return np.where(streamed, some, blocks), np.where(streamed, each, steps)
+    blocks[at], steps[at] = some, ceil_div(tiles * k_tiles, np.maximum(some, 1))
+    return blocks, steps
 
 
 LEAST_STREAMED = 4

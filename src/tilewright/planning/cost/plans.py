@@ -155,7 +155,7 @@ def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     trees = (fitted(kind) if kind == "gemv" else fit_for(kind, read.dtype)).shared
     if trees is None:
         return 1.0
-    return float(np.exp(trees.logarithms(trees.ranks(problem_features(read, count), 1)))[0])
+    return float(np.exp(trees.logarithm(problem_features(read, count))))
 
 
 def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:

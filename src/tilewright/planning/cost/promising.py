@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -35,27 +36,40 @@ _MOST_WORK = 1.35
 
 
 def promising(
-    kind: str, c: Columns, ends: Sequence[int], gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int = 1
+    kind: str,
+    c: Columns,
+    ends: Sequence[int],
+    gemm: Gemm,
+    spec: DeviceSpec,
+    loads_bytes: int,
+    count: int = 1,
+    within: float = inf,
 ) -> Any:
     """Places of kernels, with split-K, whose busiest SM has little more work than that of the best of their table.
-    ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of."""
+    ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of. within: seconds of the
+    best plan of another family; kernels of warps whose k steps alone take as long are left out."""
+    possible: Any = True
     if kind == "wgmma":
         (work, whole), most = _work_of_wgmma(c, gemm, spec, count), _MOST_WORK
     else:
-        (work, whole), most = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count), _MOST_CLOCKS
+        bare, work, whole = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count)
+        possible, most = bare < within * 1e6 * spec.boost_clock_mhz, _MOST_CLOCKS
+        if not possible.any():
+            return np.zeros(0, dtype=np.int64)
     kept = np.empty(len(c), dtype=bool)
     for start, end in pairwise((0, *ends)):
         mine, alone = work[start:end], whole[start:end]
         # Without split-K too: a call may have no workspace, or one order of summation.
         least = np.where(alone, mine.min(where=alone, initial=np.inf), mine.min())
         kept[start:end] = mine <= most * least
-    return kept.nonzero()[0]
+    return (kept & possible).nonzero()[0]
 
 
 def _clocks_of_warps(
     kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int
-) -> tuple[Any, Any]:
-    """Clocks of the busiest SM, and which kernels have no split-K."""
+) -> tuple[Any, Any, Any]:
+    """Clocks of the busiest SM for its k steps, or of memory; the same with starts and split-K; which kernels have
+    none. No corrected estimate of 2,800 problems with a second family was below the first (H200, H100)."""
     split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n)
     blocks, steps = shared_out(c, tiles, tiles_along(gemm.k, c.k), spec.sm_count * together, count)
@@ -64,11 +78,11 @@ def _clocks_of_warps(
     streamed = streams_k(c)
     whole = (split == 1) & np.logical_not(streamed)
     clocks_of_a_byte = 1e6 * spec.boost_clock_mhz / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
+    bare = work = np.maximum(work, count * gemm.compulsory_bytes * clocks_of_a_byte)
     if not whole.all():
         part_clocks = count * F32.bytes * gemm.m * gemm.n * clocks_of_a_byte
-        work += np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
-    return work + _START_CLOCKS, whole
+        work = bare + np.where(whole, 0.0, _START_CLOCKS + np.where(streamed, 0.0, part_clocks * split * c.cluster_k))
+    return bare, work + _START_CLOCKS, whole
 
 
 _MOST_CLOCKS = 1.35

@@ -18,7 +18,7 @@ from tilewright.ir.expr import Op
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
-COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
+COPIES = {4: "cp_async_4", 8: "cp_async_8", 16: "cp_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
 
 
@@ -62,7 +62,7 @@ def _load_streaming(view: str) -> str:
     numbers = ", ".join(f"%{number}" for number in range(len(places)))
     listed, count = f"{{{numbers}}}" if words else numbers, len(places)
     return (
-        "// A load of what is read once: it leaves nothing in the first-level cache. Zero where `there` is false.\n"
+        "// A load of data that is read once: no L1 line is allocated. Zero where `there` is false.\n"
         f"__device__ __forceinline__ {view} {load_streaming(view)}(const {view}* from, bool there) {{\n"
         f"    {view} value{{}};\n"
         "    asm volatile(  // volatile: loads start in the order of the text\n"
@@ -75,15 +75,15 @@ def _load_streaming(view: str) -> str:
 
 
 _COMMIT_COPIES = """\
-// The copies that this thread started since the last commit become one group.
-__device__ __forceinline__ void commit_copies() {
+// The cp.async copies that this thread has started become a group.
+__device__ __forceinline__ void cp_async_commit_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }"""
 
 _WAIT_COPIES = """\
-// Waits until at most `pending` of this thread's youngest groups of copies are under way.
+// Waits until at most `pending` of this thread's latest groups of copies are in flight.
 template <int pending>
-__device__ __forceinline__ void wait_copies() {
+__device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }"""
 

@@ -260,8 +260,8 @@ inline int from_below(int value, int apart) {
     __syncthreads();
     return below;
 }
-inline void add_from_below(int& place, int apart) { place += from_below(place, apart); }
-inline void larger_from_below(int& place, int apart) {
+inline void scan_add_step(int& place, int apart) { place += from_below(place, apart); }
+inline void scan_max_step(int& place, int apart) {
     const int below = from_below(place, apart);
     place = place < below ? below : place;
 }

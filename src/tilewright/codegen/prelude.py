@@ -106,29 +106,29 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
-COMBINES_UP = {Op.ADD: "add_from_below", Op.MAX: "larger_from_below"}
-"""The function that combines the registers of two lanes of a warp."""
+COMBINES_UP = {Op.ADD: "scan_add_step", Op.MAX: "scan_max_step"}
+"""The function of one step of an inclusive scan over a warp."""
 
 
 def _from_below(op: Op, ptx: str, does: str) -> str:
     return (
-        f"// {does} what the lane `apart` below holds, where there is one.\n"
-        f"__device__ __forceinline__ void {COMBINES_UP[op]}(int& place, int apart) {{\n"
+        f"// A step of an inclusive scan over the warp: {does} that of the lane `delta` below, where there is one.\n"
+        f"__device__ __forceinline__ void {COMBINES_UP[op]}(int& place, int delta) {{\n"
         '    asm volatile("{ .reg .pred there; .reg .s32 below; "\n'
         '                 "shfl.sync.up.b32 below|there, %0, %1, 0, 0xffffffff; @there '
         f'{ptx} %0, %0, below; }}"\n'
-        '                 : "+r"(place) : "r"(apart));\n'
+        '                 : "+r"(place) : "r"(delta));\n'
         "}"
     )
 
 
-SHARES = {Op.ADD: "add_shared_out", Op.MAX: "larger_shared_out"}
+SHARES = {Op.ADD: "reduce_scatter_add", Op.MAX: "reduce_scatter_max"}
 """The function by which two lanes of a warp take care of one of two registers each."""
 
 
 def _shared_out(op: Op, combined: str) -> str:
     return (
-        f"// Of this lane and the one that differs by `mask`: `place` of both, or `other` where it has that bit.\n"
+        "// A step of a reduce-scatter with lane ^ mask: of `place`, or of `other` in the lane with that bit.\n"
         f"__device__ __forceinline__ void {SHARES[op]}(float& place, float other, int mask) {{\n"
         "    const bool upper = threadIdx.x & mask;\n"
         "    const float own = upper ? other : place;\n"
@@ -208,8 +208,8 @@ def defined(snippet: str) -> str:
 _SNIPPETS = (
     _APART,
     _UNIFORM,
-    _from_below(Op.ADD, "add.s32", "Adds"),
-    _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
+    _from_below(Op.ADD, "add.s32", "adds to the value"),
+    _from_below(Op.MAX, "max.s32", "the larger of the value and"),
     _shared_out(Op.ADD, "own + its"),
     _shared_out(Op.MAX, "fmaxf(own, its)"),
     f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",

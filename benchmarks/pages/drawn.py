@@ -23,7 +23,9 @@ Problems that were not tuned for: layers of public models at usual token counts,
   host's launch of a graph is not in the time, in rows of 2026-11-23 from commit c83a863 on.
 * A share is the peer's time over ours in the same run: above 1, ours is faster. The peer is `torch.mm`, which calls
   cuBLAS; of FP8 `torch._scaled_mm`, of batches `torch.bmm`, of groups `torch._grouped_mm`.
-* A row is of the kernels and the choice of its commit. Decision 0077 tells of 1,790 problems of exact f32 on an H200.
+* A row is of the kernels and the choice of its commit.
+  [Decision 0077](decisions/0077-copies-in-short-rows-and-operands-filled-up.md) tells of 1,790 problems of exact f32 on
+  an H200.
 
 `benchmarks/write_page.py drawn` writes this page from the records.
 """
@@ -61,9 +63,15 @@ def _summary(rows: list[SweepRow]) -> str:
     return "\n".join(table([*columns, *(f"below {limit}:" for limit in SHORT)], cells))
 
 
+def _kernels(ran: str) -> str:
+    """Names of kernels as a table has room for: without `void`, and without arguments of templates."""
+    names = (name.strip().removeprefix("void ").removeprefix("cutlass::Kernel2<") for name in ran.split("; "))
+    return "; ".join(name.split("<")[0].removesuffix(">") for name in names)
+
+
 def _slowest(rows: list[SweepRow]) -> str:
     cells = [
-        (f"{row.share:.3f}", row.problem, f"{row.us:.1f}", f"`{row.ran or '-'}`", f"`{row.peer_ran or '-'}`")
+        (f"{row.share:.3f}", row.problem, f"{row.us:.1f}", f"`{row.ran or '-'}`", f"`{_kernels(row.peer_ran) or '-'}`")
         for name in sorted({row.format for row in rows})
         for row in worst(row for row in rows if row.format == name)
     ]

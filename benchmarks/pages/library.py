@@ -31,7 +31,7 @@ HEAD = """\
 * **cuBLASLt**: every algorithm its heuristic offers (up to 32) is timed, and the best taken;
 * **torch.compile**: `mode="max-autotune-no-cudagraphs"`, which tunes Triton kernels against cuBLAS.
 
-Operands are random normal and rotated over more than 256 MB; results are checked against float64, everybody's; then the
+Operands are random normal and rotated over more than 256 MB; the results of all are checked against float64; then the
 calls are captured into CUDA graphs, which are replayed in turn, the card resting 5 ms before each. A time is the median
 over the replays. **x** is how many times faster `tilewright` is than a peer: the median of the ratios within a round,
 above 1 where it is faster. N: a row-major operand, T: a transposed view. Peers without a record have no columns.
@@ -93,8 +93,8 @@ def sentence(rows: Sequence[records.Record]) -> str:
     told = ", ".join(f"{mean:.3f} ({name})" for name, mean in means.items())
     least = min((known[problem][CUBLAS] for problem in suite), default=0.0)
     return (
-        f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems, of which the least is "
-        f"at {least:.3f}."
+        f"On {device}: {told} times as fast as cuBLAS (geometric means of {len(suite)} problems; the lowest of all is "
+        f"{least:.3f})."
     )
 
 

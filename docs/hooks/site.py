@@ -22,6 +22,13 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Decision records come behind other pages in the results of a search."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta.setdefault("search", {"boost": 0.2})
+    return markdown
+
+
 @cache
 def _notebooks() -> dict[str, str]:
     return notebooks.pages()

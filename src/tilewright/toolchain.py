@@ -175,10 +175,10 @@ class Build:
         found = known_device(spec) if isinstance(spec, str) else spec
         return occupancy(
             found,
-            threads_per_block=self.source.threads_per_block,
+            threads_per_block=self.kernel.threads_per_block,
             registers_per_thread=cubin.resources.registers,
             static_shared_bytes=cubin.resources.shared_bytes,
-            dynamic_shared_bytes=self.source.dynamic_shared_bytes,
+            dynamic_shared_bytes=self.kernel.dynamic_shared_bytes,
             barriers=cubin.resources.barriers,
         )
 
@@ -384,9 +384,9 @@ def check_launchable(built: Build, spec: DeviceSpec, gemm: Gemm) -> None:
     """Raise LaunchError with every reason why the kernel cannot run on a device."""
     reasons = reasons_it_cannot_run(
         spec,
-        threads_per_block=built.source.threads_per_block,
-        static_shared_bytes=built.kernel.shared_bytes - built.source.dynamic_shared_bytes,
-        dynamic_shared_bytes=built.source.dynamic_shared_bytes,
+        threads_per_block=built.kernel.threads_per_block,
+        static_shared_bytes=built.kernel.shared_bytes - built.kernel.dynamic_shared_bytes,
+        dynamic_shared_bytes=built.kernel.dynamic_shared_bytes,
         grid=grid_of(built.kernel, gemm),
         needs=built.kernel.needs,
     )

@@ -54,6 +54,23 @@ def test_help_is_wrapped_to_the_terminal_not_to_the_source(
         assert len(line) + 1 + len(following.split()[0]) > int(columns) - 16, line
 
 
+@pytest.mark.parametrize("asked", [("plan", "--help"), ("plan", "64")])
+def test_a_terminal_of_no_known_width_gets_lines_all_the_same(asked: tuple[str, ...]) -> None:
+    running = start(*asked, COLUMNS="0")
+    out, err = running.communicate()
+    assert (running.returncode, err) == (0, "")
+    assert len(out.splitlines()) > 5
+
+
+def test_a_warning_is_its_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no database\n")
+    running = start("plan", "64", TILEWRIGHT_DATABASE=str(tmp_path / "notes.txt"))
+    _, err = running.communicate()
+    assert running.returncode == 0
+    assert err.startswith(f"Warning: '{tmp_path}/notes.txt' is not a database of winners")
+    assert err.count("\n") == 2 and ".py" not in err
+
+
 def test_output_that_the_shell_has_closed_is_no_bug() -> None:
     command = ["/bin/sh", "-c", '"$@" >&-', "sh", *PROGRAM, "devices"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)

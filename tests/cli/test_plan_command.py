@@ -24,6 +24,12 @@ def test_every_launch_is_told_in_a_line(cli: Cli) -> None:
     assert "split_k=" in ran.out and ran.out.count(" us: ") == 1 and max(map(len, lines)) <= 100
 
 
+def test_parts_of_a_very_large_result_are_told_once(cli: Cli) -> None:
+    ran = cli("plan", "2147483648x2x2")
+    assert ran.out.startswith("4194240 x 2 x 2, 512 times, 32768 x 2 x 2, f32, on H200\n")
+    assert len(ran.out.splitlines()) < 30
+
+
 def test_a_size_is_one_word_or_three(cli: Cli) -> None:
     assert cli("plan", "64", "48", "8192").out == cli("plan", "64x48x8192").out
     assert cli("plan", "64").out == cli("plan", "64x64x64").out

@@ -215,12 +215,12 @@ inline void store_where(float* to, float value, bool there) {
     if (there) *to = value;
 }
 
-inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
-inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
-inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }
-inline void commit_copies() { ++cpu::running->groups; }
+inline void cp_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
+inline void cp_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
+inline void cp_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }
+inline void cp_async_commit_group() { ++cpu::running->groups; }
 template <int pending>
-void wait_copies() {
+void cp_async_wait_group() {
     cpu::wait_for_copies(pending);
 }
 inline void __syncthreads() { swapcontext(&cpu::running->context, &cpu::scheduler); }
@@ -260,8 +260,8 @@ inline int from_below(int value, int apart) {
     __syncthreads();
     return below;
 }
-inline void add_from_below(int& place, int apart) { place += from_below(place, apart); }
-inline void larger_from_below(int& place, int apart) {
+inline void scan_add_step(int& place, int apart) { place += from_below(place, apart); }
+inline void scan_max_step(int& place, int apart) {
     const int below = from_below(place, apart);
     place = place < below ? below : place;
 }

@@ -43,6 +43,17 @@ def test_what_cannot_be_cut_stays_whole() -> None:
     assert wrap("x" * 200) == ["x" * 200]
 
 
+def test_a_loop_is_cut_behind_its_first_part_and_arguments_of_templates_stay_together() -> None:
+    bound = " + ".join(["some_rather_long_number_of_tiles"] * 2)
+    assert wrap(f"for (int tile_iteration = 0; tile_iteration < {bound}; ++tile_iteration) {{") == [
+        "for (int tile_iteration = 0;",
+        f"        tile_iteration < {bound};",
+        "        ++tile_iteration) {",
+    ]
+    call = f"wgmma_m64n192k16_f32_bf16<0, 1>(sum[m_frag], {'x' * 60}, {'y' * 40});"
+    assert wrap(call)[0].startswith("wgmma_m64n192k16_f32_bf16<0, 1>(sum[m_frag],")
+
+
 words = st.text("abc[]()", min_size=1, max_size=30)
 
 

@@ -151,7 +151,7 @@ def test_rows_at_any_two_bytes_are_copied_through_registers(order: Order, stages
     )
     *_, program = schedule.programs(gemm)
     kernel = lower(program, SAFE, name="odd_rows")
-    assert "copy_async" not in print_cuda(kernel).text
+    assert "cp_async" not in print_cuda(kernel).text
     for gap in (1, 3):
         assert_right(kernel, problems(gemm, ((33, 35, 37), (1, 1, 1), (64, 31, 101)), gap=gap)[::2], tmp_path)
 

@@ -61,12 +61,12 @@ def test_an_offset_is_that_of_the_place(name: str) -> None:
 def test_each_buffer_is_looked_for_once(name: str) -> None:
     """No address is made into a descriptor where products start."""
     text = built(name).cuda
-    starts = re.findall(r"const unsigned (\w+)_start = matrix_start<\d+>\((\w+)\);", text)
+    starts = re.findall(r"const unsigned (\w+)_start = wgmma_descriptor_base<\d+>\((\w+)\);", text)
     assert starts == [("A_tile", "A_tile"), ("B_tile", "B_tile")] or starts == [
         ("B_tile", "B_tile"),
         ("A_tile", "A_tile"),
     ]
     body = text[text.index('extern "C"') :]
-    used = re.findall(r"matrix_descriptor<\s*\d+,\s*\d>\((\w+)", body)
+    used = re.findall(r"wgmma_descriptor<\s*\d+,\s*\d>\((\w+)", body)
     assert sorted(set(used)) == ["A_tile_start", "B_tile_start"]
     assert body.index("B_tile_start") < body.index("wgmma_fence")

@@ -47,6 +47,11 @@ def test_shapes_are_refused_in_the_words_of_numpy(left: tuple[int, ...], right: 
     assert said == getattr(ours.value, "headline", "")
 
 
+def test_shapes_that_do_not_multiply_are_told() -> None:
+    with pytest.raises(ValueError, match=r"Hint: a has shape \(2,3\) and b \(4,5\): as many columns of a"):
+        matmul(ones(2, 3), ones(4, 5))
+
+
 REFUSED: dict[str, tuple[Call, str]] = {
     "formats that differ": (lambda: matmul(ones(2, 2), ones(2, 2, dtype=np.float16)), "Cannot multiply f32 by f16."),
     "a format that no kernel takes": (

@@ -100,3 +100,9 @@ def test_the_page_tells_the_newest_of_each_problem_and_the_slowest(tmp_path: Pat
     assert text.index("| 0.100 |") < text.index("| 0.600 |")
     assert [row.share for row in worst((row for _, row in rows), 2)] == [0.1, 0.2]
     assert "No sweep is recorded" in page(())
+
+
+def test_the_page_names_kernels_of_the_peer_without_arguments_of_templates() -> None:
+    ran = "void cutlass::Kernel2<cutlass_80_simt_sgemm_nt>; void cublasLt::splitKreduce_kernel<32, 16, int, float"
+    row = SweepRow("64x64x64 f32 NT", "linear NT aligned", 10.0, 9.0, 0.9, 1e-3, "simt", peer_ran=ran)
+    assert "| `cutlass_80_simt_sgemm_nt; cublasLt::splitKreduce_kernel` |" in page([(ORIGIN, row)])

@@ -165,6 +165,17 @@ def test_a_damaged_file_is_moved_aside_once_and_a_new_one_begun(path: Path, cont
     assert aside.read_bytes() == content
 
 
+def test_a_file_that_never_was_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("what a user wrote\n" * 40)
+    for use in (lambda d: d.winners(), lambda d: d.record(a_winner())):
+        with pytest.raises(DatabaseUnusable, match="is not a database of winners: file is not a database") as refusal:
+            use(a_database(path))
+        assert "TILEWRIGHT_DATABASE" in refusal.value.hint
+    assert path.read_text() == "what a user wrote\n" * 40
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_all_damaged_files_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of one second."""
     monkeypatch.setattr("tilewright.bench.records.now", lambda: "2026-01-01T00:00:00Z")

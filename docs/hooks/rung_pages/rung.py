@@ -107,7 +107,8 @@ def _counts(told: Told) -> list[str]:
             each_box = f"{boxes.sectors / boxes.boxes:.4g}"
             rows.append((name, f"{boxes.boxes:,} boxes", f"{boxes.sectors:,} sectors", each_box, "", "", ""))
     instructions = ", ".join(f"{count:,} {opcode}" for opcode, count in counters.instructions.items() if count)
-    barriers = f"{counters.barriers_per_k_step:g} barriers each step over k."
+    count = f"{counters.barriers_per_k_step:g}"
+    barriers = f"{count} `__syncthreads` in each k iteration."
     return [
         "## What it costs",
         f"Simulated, exactly, at {gemm.m} x {gemm.n} x {gemm.k}, {format_name(gemm)}: "
@@ -128,9 +129,9 @@ def _costs(told: Told) -> str:
     lines = []
     for at, step in enumerate(steps):
         if at in owned:
-            lines += [f"* `{step!r}`", *(f"  * {text}" for text in owned[at])]
+            lines += [f"* `{step!r}`", *(f"    * {text}" for text in owned[at])]
     if None in owned:
-        lines += ["* asked for by no step", *(f"  * {text}" for text in owned[None])]
+        lines += ["* asked for by no step", *(f"    * {text}" for text in owned[None])]
     return "\n".join(lines)
 
 
@@ -166,7 +167,7 @@ def _speed(rung: Rung) -> list[str]:
         also = f" Rungs of this ladder were measured over several shapes: {shapes}." if shapes else ""
         return ["## Speed", f"`tilewright ladder {rung.ladder} --gpu --record` has not recorded it yet.{also}"]
     figures = table(("formats", "TFLOP/s:", "share of cuBLAS:"), lines)
-    return ["## Speed", "\n".join(figures), "\n".join(origins)]
+    return ["## Speed", "\n".join(figures), "\n\n".join(origins)]
 
 
 def _fenced(language: str, text: str) -> str:

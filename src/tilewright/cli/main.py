@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from threading import Timer
 from time import monotonic
@@ -39,10 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # a stream of a test or of an editor
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that knows only ASCII
+    if os.environ.get("COLUMNS", "").strip("0") == "":  # of a terminal that does not know its size
+        os.environ.pop("COLUMNS", None)  # rich would print nothing
     if sys.stdout is None:  # a shell may close it: `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     try:
-        with _ended_by_signals():
+        with _plain_warnings(), _ended_by_signals():
             code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -53,6 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _explained(error)
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning is its sentence: where in our sources it was raised is nothing that a user of a command asks for."""
+    show = warnings.showwarning
+
+    def told(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if category is UserWarning:
+            print(f"Warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place)
+
+    warnings.showwarning = told  # type: ignore[assignment]  # its last arguments are optional
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 class _Terminated(SystemExit):

@@ -32,8 +32,10 @@ def declared(body: Body, expr: CudaExpr) -> list[Line]:
     """The lines that find where each buffer begins that wgmma reads."""
     found = dict.fromkeys((one.place.buffer.name, one.leading_bytes) for one in _matrices(body))
     if found:
-        expr.used.add("matrix_start")
-    return [Line(1, f"const unsigned {name}_start = matrix_start<{leading}>({name});") for name, leading in found]
+        expr.used.add("wgmma_descriptor_base")
+    return [
+        Line(1, f"const unsigned {name}_start = wgmma_descriptor_base<{leading}>({name});") for name, leading in found
+    ]
 
 
 def descriptor(matrix: SharedMatrix, expr: CudaExpr) -> str:
@@ -42,9 +44,9 @@ def descriptor(matrix: SharedMatrix, expr: CudaExpr) -> str:
     From the end of a promotion to the first MMA of the next stage the tensor cores wait for a warpgroup. A descriptor
     made of an address there takes a chain of seven instructions on a thread's scalar registers, one of a sum two.
     """
-    expr.used.add("matrix_descriptor")
+    expr.used.add("wgmma_descriptor")
     numbers = f"{matrix.stride_bytes}, {matrix.swizzle.descriptor_code}"
-    return f"matrix_descriptor<{numbers}>({matrix.place.buffer.name}_start + {expr(offset_of(matrix))})"
+    return f"wgmma_descriptor<{numbers}>({matrix.place.buffer.name}_start + {expr(offset_of(matrix))})"
 
 
 def offset_of(matrix: SharedMatrix) -> Expr:
@@ -73,16 +75,18 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
     call = expr.call
     match stmt:
         case async_stmt.InitBarrier():
-            return call("init_barrier", address(stmt.place), str(stmt.arrivals))
+            return call("mbarrier_init", address(stmt.place), str(stmt.arrivals))
         case async_stmt.FenceBarriers():
-            return call("fence_barriers")
+            return call("fence_mbarrier_init")
         case async_stmt.ExpectBytes():
-            return call("expect_bytes", address(stmt.place), str(stmt.size_bytes))
+            return call("mbarrier_arrive_expect_tx", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.ArriveBarrier(rank=None):
-            return call("arrive_behind_copies" if stmt.behind_copies else "arrive", address(stmt.place))
+            return call(
+                "mbarrier_arrive_after_cp_async" if stmt.behind_copies else "mbarrier_arrive", address(stmt.place)
+            )
         case async_stmt.ArriveBarrier():
             assert stmt.rank is not None
-            return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
+            return call("mbarrier_arrive_cluster", address(stmt.place), expr(stmt.rank))
         case async_stmt.SignalFlag():
             name = "add_to_flag" if stmt.adds else "signal_flag" if stmt.releases else "set_flag"
             return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
@@ -90,7 +94,7 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             name = "wait_count" if stmt.or_later else "wait_flag"
             return call(flag_name(name, stmt.scope), address(stmt.place), expr(stmt.value))
         case async_stmt.WaitBarrier():
-            name = "wait_barrier_of_cluster" if stmt.of_cluster else "wait_barrier"
+            name = "mbarrier_wait_cluster" if stmt.of_cluster else "mbarrier_wait"
             return call(name, address(stmt.place), expr(stmt.parity))
         case async_stmt.StoreAsync():
             places = address(stmt.dst), address(stmt.src)
@@ -108,24 +112,24 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
-            return call("prefetch_map", f"&{stmt.map.name}")
+            return call("prefetch_tensormap", f"&{stmt.map.name}")
         case async_stmt.CommitStores():
-            return call("commit_stores")
+            return call("tma_store_commit_group")
         case async_stmt.WaitStores():
-            name = "wait_stores" if stmt.written else "wait_stores_read"
+            name = "tma_store_wait_group" if stmt.written else "tma_store_wait_group_read"
             return _counted(expr, name, stmt.pending)
         case async_stmt.FenceProxy():
-            return call("fence_proxy" if stmt.space is Space.SHARED else "fence_proxy_global")
+            return call("fence_proxy_async" if stmt.space is Space.SHARED else "fence_proxy_async_global")
         case async_stmt.ClusterBarrier():
-            return call("cluster_barrier")
+            return call("cluster_sync")
         case async_stmt.TeamBarrier():
-            return call("team_barrier", expr(stmt.number), str(stmt.threads))
+            return call("named_barrier_sync", expr(stmt.number), str(stmt.threads))
         case async_stmt.SetRegisters():
-            return _counted(expr, "grow_registers" if stmt.grow else "shrink_registers", stmt.count)
+            return _counted(expr, "setmaxnreg_inc" if stmt.grow else "setmaxnreg_dec", stmt.count)
         case async_stmt.StartNextGrid():
-            return call("start_next_grid")
+            return call("griddep_launch_dependents")
         case async_stmt.WaitPreviousGrid(guard=None):
-            return call("wait_previous_grid")
+            return call("griddep_wait")
         case async_stmt.WaitPreviousGrid():
             assert stmt.guard is not None
             return f"if (!{call(wait_guarded_name(stmt.guard), *GUARD_FLAGS)}) return"

@@ -31,7 +31,7 @@ _FIRST_BLOCK = "blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0"
 
 _GUARDED: Mapping[Guard, tuple[str, str]] = {
     Guard.DECIDES: (
-        "whether no flag is raised, and tells those behind",
+        "whether no flag is raised, and stores it for later kernels",
         f"""\
     const bool raised = *a != 0.0f || *b != 0.0f;
     if ({_FIRST_BLOCK}) *fell_back = raised ? 1.0f : 0.0f;
@@ -55,7 +55,7 @@ def wait_guarded_name(guard: Guard) -> str:
 def _wait_guarded(guard: Guard) -> str:
     words, body = _GUARDED[guard]
     return f"""\
-// Waits until the kernels before this one have ended, and says {words}.
+// Programmatic dependent launch: waits until earlier kernels have ended, and returns {words}.
 {_HEAD} bool {wait_guarded_name(guard)}(float* a, float* b, float* fell_back) {{
     asm volatile("griddepcontrol.wait;" ::: "memory");
 {body}
@@ -85,14 +85,14 @@ def _wait_barrier(comment: str, name: str, begin: str) -> str:
 
 
 _WAIT_BARRIER = _wait_barrier(
-    "Waits until the phase of this parity is complete.",
-    "wait_barrier",
+    "Waits until the phase of this parity has completed.",
+    "mbarrier_wait",
     "{ .reg .pred p; mbarrier.try_wait.parity",
 )
 
 _WAIT_BARRIER_OF_CLUSTER = _wait_barrier(
-    "As wait_barrier; what other blocks of the cluster stored by then is visible.",
-    "wait_barrier_of_cluster",
+    "As mbarrier_wait; stores that other blocks of the cluster made before it are visible.",
+    "mbarrier_wait_cluster",
     '{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster"\n                     "',
 )
 
@@ -108,7 +108,7 @@ def _store_async(count: int) -> str:
     words = ", ".join(f'"f"(from[{i}])' for i in range(count))
     listed = f"{{{numbers}}}" if count > 1 else numbers
     return f"""\
-// Starts the store of {count} word(s) to the same place in block `rank`, whose barrier is told of the bytes.
+// Starts a store of {count} word(s) to the same address in block `rank` of the cluster, and signals its mbarrier there.
 {_HEAD} void {store_async_name(count)}(float* to, const float* from, int rank, unsigned long long* barrier) {{
     asm volatile("{{ .reg .b32 there, told; mapa.shared::cluster.u32 there, %0, %2; "
                  "mapa.shared::cluster.u32 told, %1, %2; "
@@ -120,8 +120,8 @@ def _store_async(count: int) -> str:
 
 
 _ARRIVE_IN_CLUSTER = f"""\
-// Arrives at the barrier that lies at the same place in block `rank` of the cluster.
-{_HEAD} void arrive_in_cluster(unsigned long long* barrier, int rank) {{
+// Arrives at the mbarrier at the same address in block `rank` of the cluster.
+{_HEAD} void mbarrier_arrive_cluster(unsigned long long* barrier, int rank) {{
     asm volatile("{{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
                  "mbarrier.arrive.shared::cluster.b64 _, [there]; }}" ::"r"({_SHARED}(barrier)),
                  "r"(rank)
@@ -139,11 +139,11 @@ def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
 def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
     parameters, operands, numbers = _coordinates(rank, 3)
     name = f"tma_load{'_multicast' * multicast}{'_evict_first' * evict_first}{_suffix(rank)}"
-    told = "// Starts the copy of a box to shared memory; its bytes are told to the barrier.\n"
+    told = "// Starts a TMA load of one box to shared memory; the mbarrier counts its bytes.\n"
     if multicast:
-        told = "// As tma_load, to the same place in every block of the cluster that `mask` names.\n"
+        told = "// As tma_load, multicast to the same address in every block of the cluster that `mask` names.\n"
     if evict_first:
-        told += "// What it reads is the first to leave the L2.\n"
+        told += "// L2 policy: evict first.\n"
     before = _EVICTED_FIRST * evict_first
     cut = '"\n                 "' * multicast
     end = f".mbarrier::complete_tx::bytes{'.multicast::cluster' * multicast}{'.L2::cache_hint' * evict_first} "
@@ -162,7 +162,7 @@ def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
 def _tma_prefetch(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 1)
     return _plain(
-        "Asks the L2 for a box.",
+        "Prefetches a box to the L2.",
         f"tma_prefetch{_suffix(rank)}(const TensorMap* map, {parameters})",
         f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{numbers}}}]",
         f'"l"(map), {operands}',
@@ -176,10 +176,10 @@ _EVICTED_FIRST = '"{ .reg .b64 first; createpolicy.fractional.L2::evict_first.b6
 def _tma_store(rank: int, *, evict_first: bool) -> str:
     parameters, operands, numbers = _coordinates(rank, 2)
     name, group = f"tma_store{'_evict_first' * evict_first}{_suffix(rank)}", "bulk_group"
-    told = "// Starts the copy of a TMA box from shared memory to the matrix.\n"
+    told = "// Starts a TMA store of one box from shared memory.\n"
     before, close = "", ";"
     if evict_first:
-        told += "// What it writes is the first to leave the L2.\n"
+        told += "// L2 policy: evict first.\n"
         before, group, close = _EVICTED_FIRST, "bulk_group.L2::cache_hint", ", first; }"
     return f"""\
 {told}{_HEAD} void {name}(const TensorMap* map, {parameters}, const void* from) {{
@@ -207,7 +207,7 @@ def _wait_flag(scope: Scope, *, or_later: bool = False) -> str:
             "int(unsigned(found) - unsigned(value)) < 0",
         )
     return f"""\
-// Waits until the flag {what}; what was done before it was set is visible from here on.
+// Waits until the flag {what}, with acquire semantics.
 {_HEAD} void {flag_name(name, scope)}(const int* flag, int value) {{
     int found;
     do {{
@@ -217,9 +217,9 @@ def _wait_flag(scope: Scope, *, or_later: bool = False) -> str:
 
 
 def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
-    what = "Sets the flag; what was done before is visible to whoever finds the value."
+    what = "Sets the flag, with release semantics."
     return _plain(
-        what if releases else "Sets the flag, and orders nothing.",
+        what if releases else "Sets the flag, relaxed: it orders nothing.",
         f"{flag_name('signal_flag' if releases else 'set_flag', scope)}(int* flag, int value)",
         f"st.{'release' if releases else 'relaxed'}.{scope.value}.global.s32 [%0], %1",
         '"l"(flag), "r"(value)',
@@ -228,7 +228,7 @@ def _signal_flag(scope: Scope, *, releases: bool = True) -> str:
 
 def _add_to_flag(scope: Scope) -> str:
     return _plain(
-        "Adds to the flag; what was done before is visible to whoever finds the sum.",
+        "Adds to the flag, with release semantics.",
         f"{flag_name('add_to_flag', scope)}(int* flag, int value)",
         f"red.release.{scope.value}.global.add.s32 [%0], %1",
         '"l"(flag), "r"(value)',
@@ -236,14 +236,14 @@ def _add_to_flag(scope: Scope) -> str:
 
 
 _CLUSTER_BARRIER = f"""\
-// All threads of all blocks of the cluster meet. It orders no memory: what new barriers need, their fence has done.
-{_HEAD} void cluster_barrier() {{
+// Barrier of all threads of the cluster. It orders no memory: fence_mbarrier_init has done that for new mbarriers.
+{_HEAD} void cluster_sync() {{
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }}"""
 
 _WAIT_PRODUCTS = f"""\
-// Waits until at most `pending` wgmma groups are under way. Accumulators are named where they are read next.
+// Waits until at most `pending` wgmma groups are in flight. The form with `sums` keeps later reads of them behind it.
 template <int pending>
 {_HEAD} void wgmma_wait_group() {{
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -260,16 +260,17 @@ template <int pending, int count, typename T>
 }}"""
 
 _MATRIX_DESCRIPTOR = f"""\
-// Where a tile of shared memory begins and how its pieces lie, as wgmma is told. start: the lower half of it.
+// The matrix descriptor of a tile in shared memory. start: its lower half, from wgmma_descriptor_base and an offset.
 template <int stride_bytes, int swizzle>
-{_HEAD} unsigned long long matrix_descriptor(unsigned start) {{
+{_HEAD} unsigned long long wgmma_descriptor(unsigned start) {{
     return (unsigned long long)((unsigned)swizzle << 30 | stride_bytes >> 4) << 32 | start;
 }}"""
 
 _MATRIX_START = f"""\
-// Where the tiles of a buffer begin, in units of 16 bytes. Of another lane, so that it is kept, and not found anew.
+// The lower half of a matrix descriptor: start address and leading offset in units of 16 bytes. The shuffle keeps it in
+// a register: ptxas would recompute it for each wgmma.
 template <int leading_bytes>
-{_HEAD} unsigned matrix_start(const void* tiles) {{
+{_HEAD} unsigned wgmma_descriptor_base(const void* tiles) {{
     const unsigned address = {_SHARED}(tiles);
     return __shfl_sync(0xffffffffu, (leading_bytes >> 4) << 16 | (address & 0x3ffff) >> 4, 0);
 }}"""
@@ -280,7 +281,7 @@ def _store_matrices(count: int, transposed: bool) -> str:
     values = ", ".join(f'"r"(words[{i}])' for i in range(count))
     places = ", ".join(f"%{i + 1}" for i in range(count))
     return (
-        f"// Stores {count} matrices of 8 rows of 16 bytes; each lane names one row.\n"
+        f"// Stores {count} matrices of 8 rows of 16 bytes; each lane gives the address of one row.\n"
         f"{_HEAD} void {store_matrices_name(count, transposed)}(void* row, const void* fragment) {{\n"
         f"    unsigned words[{count}];\n"
         f"    memcpy(words, fragment, {4 * count});\n"
@@ -291,7 +292,7 @@ def _store_matrices(count: int, transposed: bool) -> str:
 
 
 def store_matrices_name(count: int, transposed: bool) -> str:
-    return f"store_matrices_x{count}{'_transposed' if transposed else ''}"
+    return f"stmatrix_x{count}{'_transposed' if transposed else ''}"
 
 
 def async_prelude() -> tuple[str, ...]:
@@ -305,26 +306,31 @@ def _mbarriers() -> tuple[str, ...]:
     return (
         "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
         _plain(
-            "Makes an mbarrier whose phases take so many arrivals.",
-            f"init_barrier({barrier}, int arrivals)",
+            "Initialises an mbarrier: each phase completes with this number of arrivals.",
+            f"mbarrier_init({barrier}, int arrivals)",
             "mbarrier.init.shared::cta.b64 [%0], %1",
             f'{at}, "r"(arrivals)',
         ),
         _plain(
-            "New barriers are seen by TMA and by the cluster.",
-            "fence_barriers()",
+            "Initialised mbarriers become visible to TMA and to the cluster.",
+            "fence_mbarrier_init()",
             "fence.mbarrier_init.release.cluster",
         ),
         _plain(
-            "Arrives, and the phase waits for so many bytes more.",
-            f"expect_bytes({barrier}, int bytes)",
+            "Arrives, and the phase also waits for this number of bytes, which TMA loads complete.",
+            f"mbarrier_arrive_expect_tx({barrier}, int bytes)",
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1",
             f'{at}, "r"(bytes)',
         ),
-        _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
         _plain(
-            "Arrives when the copies that this thread started so far have landed.",
-            f"arrive_behind_copies({barrier})",
+            "Arrives at an mbarrier of this block.",
+            f"mbarrier_arrive({barrier})",
+            "mbarrier.arrive.shared::cta.b64 _, [%0]",
+            at,
+        ),
+        _plain(
+            "Arrives once all earlier cp.async copies of this thread have completed.",
+            f"mbarrier_arrive_after_cp_async({barrier})",
             "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0]",
             at,
         ),
@@ -344,8 +350,8 @@ def _tma() -> tuple[str, ...]:
     """Copies by TMA, and what orders them."""
     return (
         _plain(
-            "Tells TMA of a matrix before its first copy.",
-            "prefetch_map(const TensorMap* map)",
+            "Prefetches a tensor map before its first use.",
+            "prefetch_tensormap(const TensorMap* map)",
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
@@ -357,27 +363,35 @@ def _tma() -> tuple[str, ...]:
         ),
         *(_tma_prefetch(rank) for rank in (2, 3, 4)),
         _plain(
-            "Asks the L2 for bytes that are read later.",
+            "Prefetches bytes to the L2.",
             "bulk_prefetch(const void* first, int bytes)",
             "cp.async.bulk.prefetch.L2.global [%0], %1",
             '"l"(first), "r"(bytes)',
         ),
         *(_tma_store(rank, evict_first=first) for rank in (2, 3, 4) for first in (False, True)),
-        _plain("The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"),
+        _plain(
+            "The TMA stores that this thread has started become a group.",
+            "tma_store_commit_group()",
+            "cp.async.bulk.commit_group",
+        ),
         _counted(
-            "Waits until at most so many groups still read shared memory.",
-            "wait_stores_read",
+            "Waits until at most `count` groups of TMA stores still read shared memory.",
+            "tma_store_wait_group_read",
             "cp.async.bulk.wait_group.read",
         ),
-        _counted("Waits until at most so many groups are not complete.", "wait_stores", "cp.async.bulk.wait_group"),
+        _counted(
+            "Waits until at most `count` groups of TMA stores are not complete.",
+            "tma_store_wait_group",
+            "cp.async.bulk.wait_group",
+        ),
         _plain(
-            "Ordinary accesses to shared memory come before later asynchronous ones.",
-            "fence_proxy()",
+            "Orders accesses to shared memory before later ones by TMA and wgmma.",
+            "fence_proxy_async()",
             "fence.proxy.async.shared::cta",
         ),
         _plain(
-            "Ordinary accesses to global memory, and what was waited for, come before later asynchronous ones.",
-            "fence_proxy_global()",
+            "Orders accesses to global memory, and what was waited for, before later ones by TMA.",
+            "fence_proxy_async_global()",
             "fence.proxy.async.global",
         ),
     )
@@ -387,33 +401,37 @@ def _threads() -> tuple[str, ...]:
     """Programmatic dependent launch, barriers of threads, registers of warpgroups."""
     return (
         _plain(
-            "The next kernel may start where there is room.", "start_next_grid()", "griddepcontrol.launch_dependents"
+            "Programmatic dependent launch: the next kernel may start.",
+            "griddep_launch_dependents()",
+            "griddepcontrol.launch_dependents",
         ),
         _plain(
-            "Waits until the kernels before this one have ended, and what they wrote is there.",
-            "wait_previous_grid()",
+            "Programmatic dependent launch: waits until earlier kernels have ended and their writes are visible.",
+            "griddep_wait()",
             "griddepcontrol.wait",
         ),
         *(_wait_guarded(guard) for guard in Guard),
         _CLUSTER_BARRIER,
         _plain(
-            "So many threads meet at a named barrier.",
-            "team_barrier(int number, int threads)",
+            "Named barrier of `threads` threads.",
+            "named_barrier_sync(int number, int threads)",
             "bar.sync %0, %1",
             '"r"(number), "r"(threads)',
         ),
         _counted(
-            "Gives up the registers above `count` a thread.", "shrink_registers", "setmaxnreg.dec.sync.aligned.u32"
+            "Releases the registers above `count` per thread.", "setmaxnreg_dec", "setmaxnreg.dec.sync.aligned.u32"
         ),
-        _counted("Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"),
+        _counted("Waits until each thread has `count` registers.", "setmaxnreg_inc", "setmaxnreg.inc.sync.aligned.u32"),
     )
 
 
 def _wgmma() -> tuple[str, ...]:
     """wgmma and stmatrix."""
     return (
-        _plain("Accumulators written so far come before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"),
-        _plain("The wgmma started so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"),
+        _plain(
+            "Orders register accesses to accumulators before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"
+        ),
+        _plain("The wgmma issued so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"),
         _WAIT_PRODUCTS,
         _MATRIX_START,
         _MATRIX_DESCRIPTOR,
@@ -457,7 +475,8 @@ def wgmma_text(name: str) -> str | None:
     quoted = "\n".join(f'        "{line} "' for line in registers)
     listed = ",\n          ".join(line.rstrip(",") for line in outputs)
     return (
-        f"// Starts d {{+}}= a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, by four warps.\n"
+        f"// Issues d = a @ b, plus d if `add`, for a tile of {instruction.m} x {instruction.n} x {instruction.k}, "
+        "by the four warps of a warpgroup.\n"
         + (f"template <{', '.join(f'int transpose_{one}' for one in orders)}>\n" if orders else "")
         + f"{_HEAD} void {name}(\n" * bool(a_words)
         + f"    {element}* d, const void* a, unsigned long long b, int add) {{\n" * bool(a_words)

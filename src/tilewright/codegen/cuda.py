@@ -40,13 +40,12 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
     load that the kernel names; slower, and only for holding counts against hardware.
     """
     printed = _printed(kernel, Names(kernel), 'extern "C"', merge=merge)
-    dynamic_shared_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
     return CudaSource(
         "".join([printed.header, "\n", prelude_text(printed.used), printed.tables, printed.function]),
         printed.entry,
         kernel.parameters,
         kernel.threads_per_block,
-        dynamic_shared_bytes,
+        kernel.dynamic_shared_bytes,
         kernel.cluster,
         kernel.resident,
         kernel.overlapped,

@@ -15,10 +15,23 @@ WIDTH = 110
 _INDENT = "    "
 
 # Where a long line may be cut, the loosest binding first; the number is what stays on the line that is cut. Each begins
-# with a comma or a blank.
-_CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0), (" = ", 2), (" += ", 3), (" * ", 0))
+# with a character of _FIRST.
+_CUTS = (
+    ("; ", 1),
+    (", ", 1),
+    (" ? ", 0),
+    (" : ", 0),
+    (" || ", 0),
+    (" && ", 0),
+    (" + ", 0),
+    (" = ", 2),
+    (" += ", 3),
+    (" * ", 0),
+)
+_FIRST = ";, "
+_TEMPLATE = 4  # brackets: arguments of templates are kept together
 _DEPTHS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
-_MARKS = re.compile(r"[()\[\]{}, ]")
+_MARKS = re.compile(r"[()\[\]{}<>;, ]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,15 @@ def wrap(code: str, pad: str = "") -> list[str]:
 
 def _opened(code: str) -> int:
     """Brackets that `code` opens and does not close."""
-    return sum(_DEPTHS.get(char, 0) for char in _MARKS.findall(code))
+    return sum(_depth_of(code, mark.start()) for mark in _MARKS.finditer(code))
+
+
+def _depth_of(code: str, at: int) -> int:
+    """How much deeper the text is from `at` on. Brackets of templates have no blank before them, comparisons have."""
+    char = code[at]
+    if char in "<>" and at and code[at - 1] not in " -<>":
+        return _TEMPLATE if char == "<" else -_TEMPLATE
+    return _DEPTHS.get(char, 0)
 
 
 def _cut(code: str, room: int, depth: int) -> int:
@@ -96,9 +117,9 @@ def _cut(code: str, room: int, depth: int) -> int:
     """
     best, best_at = (1 << 30, 0), 0
     for mark in _MARKS.finditer(code, 0, room + 1):
-        at, step = mark.start(), _DEPTHS.get(mark.group(), 0)
-        depth += step
-        for rank, (text, kept) in enumerate(() if step else _CUTS):
+        at = mark.start()
+        depth += _depth_of(code, at)
+        for rank, (text, kept) in enumerate(_CUTS if code[at] in _FIRST else ()):
             if at and code.startswith(text, at) and at + kept <= room and (depth, rank) <= best:
                 best, best_at = (depth, rank), at + kept
     return best_at

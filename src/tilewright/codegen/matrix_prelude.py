@@ -25,7 +25,7 @@ def multiply_name(instruction: MatrixInstruction, orders: tuple[Order, Order] | 
 
 
 def load_matrices_name(count: int, transposed: bool) -> str:
-    return f"load_matrices_x{count}{'_transposed' if transposed else ''}"
+    return f"ldmatrix_x{count}{'_transposed' if transposed else ''}"
 
 
 def load_fragment_name(instruction: MatrixInstruction, role: str, order: Order) -> str:
@@ -88,7 +88,7 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
     operands = '"\n        "'.join(halves)
     return (
         f"// d += a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, "
-        f"by the {instruction.c.lanes} lanes of a warp together.\n"
+        f"by the {instruction.c.lanes} lanes of a warp.\n"
         f"__device__ __forceinline__ void {multiply_name(instruction, orders)}"
         f"({total}* d, const {taken}* a, const {taken}* b) {{\n"
         + _words(a, "left", "a")
@@ -104,9 +104,9 @@ def _load_matrices(count: int, transposed: bool) -> str:
     mnemonic = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
     what = f"{count} matrices" if count > 1 else "a matrix"
     outputs = ", ".join(f'"=r"(words[{i}])' for i in range(count))
-    transposing = ", transposed on the way" if transposed else ""
+    transposing = ", transposed" if transposed else ""
     return (
-        f"// Loads {what} of 8 rows of 16 bytes{transposing}; each lane names one row.\n"
+        f"// Loads {what} of 8 rows of 16 bytes{transposing}; each lane gives the address of one row.\n"
         f"__device__ __forceinline__ void {load_matrices_name(count, transposed)}(void* fragment, const void* row) {{\n"
         + f"    unsigned words[{count}];\n"
         + f'    asm volatile("{mnemonic} {_list(0, count)}, [%{count}];"\n'
@@ -124,7 +124,7 @@ def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> s
     mnemonic = f"wmma.load.{role.lower()}.sync.aligned.{order.value}.{shape}.shared.{instruction.product.ptx}"
     outputs = _operands([f'"=r"(words[{i}])' for i in range(words)], 19)
     return (
-        f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
+        f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp.\n"
         f"__device__ __forceinline__ void {load_fragment_name(instruction, role, order)}"
         f"({element}* fragment, const {element}* tile, int leading) {{\n"
         + f"    unsigned words[{words}];\n"
@@ -144,7 +144,7 @@ def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
     mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate.ptx}"
     values = _operands([f'"{kind}"({"fragment" if wide else "words"}[{i}])' for i in range(words)], 19)
     return (
-        f"// Stores a tile of accumulators, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
+        f"// Stores a tile of accumulators, {order.value}s `leading` elements apart, by the lanes of a warp.\n"
         f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"
         f"({element}* tile, const {element}* fragment, int leading) {{\n"
         + ("" if wide else _words(words, "words", "fragment"))

@@ -18,7 +18,7 @@ from tilewright.ir.expr import Op
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
-COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
+COPIES = {4: "cp_async_4", 8: "cp_async_8", 16: "cp_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
 
 
@@ -62,7 +62,7 @@ def _load_streaming(view: str) -> str:
     numbers = ", ".join(f"%{number}" for number in range(len(places)))
     listed, count = f"{{{numbers}}}" if words else numbers, len(places)
     return (
-        "// A load of what is read once: it leaves nothing in the first-level cache. Zero where `there` is false.\n"
+        "// A load of data that is read once: no L1 line is allocated. Zero where `there` is false.\n"
         f"__device__ __forceinline__ {view} {load_streaming(view)}(const {view}* from, bool there) {{\n"
         f"    {view} value{{}};\n"
         "    asm volatile(  // volatile: loads start in the order of the text\n"
@@ -75,15 +75,15 @@ def _load_streaming(view: str) -> str:
 
 
 _COMMIT_COPIES = """\
-// The copies that this thread started since the last commit become one group.
-__device__ __forceinline__ void commit_copies() {
+// The cp.async copies that this thread has started become a group.
+__device__ __forceinline__ void cp_async_commit_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }"""
 
 _WAIT_COPIES = """\
-// Waits until at most `pending` of this thread's youngest groups of copies are under way.
+// Waits until at most `pending` of this thread's latest groups of copies are in flight.
 template <int pending>
-__device__ __forceinline__ void wait_copies() {
+__device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }"""
 
@@ -106,29 +106,29 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
-COMBINES_UP = {Op.ADD: "add_from_below", Op.MAX: "larger_from_below"}
-"""The function that combines the registers of two lanes of a warp."""
+COMBINES_UP = {Op.ADD: "scan_add_step", Op.MAX: "scan_max_step"}
+"""The function of one step of an inclusive scan over a warp."""
 
 
 def _from_below(op: Op, ptx: str, does: str) -> str:
     return (
-        f"// {does} what the lane `apart` below holds, where there is one.\n"
-        f"__device__ __forceinline__ void {COMBINES_UP[op]}(int& place, int apart) {{\n"
+        f"// A step of an inclusive scan over the warp: {does} that of the lane `delta` below, where there is one.\n"
+        f"__device__ __forceinline__ void {COMBINES_UP[op]}(int& place, int delta) {{\n"
         '    asm volatile("{ .reg .pred there; .reg .s32 below; "\n'
         '                 "shfl.sync.up.b32 below|there, %0, %1, 0, 0xffffffff; @there '
         f'{ptx} %0, %0, below; }}"\n'
-        '                 : "+r"(place) : "r"(apart));\n'
+        '                 : "+r"(place) : "r"(delta));\n'
         "}"
     )
 
 
-SHARES = {Op.ADD: "add_shared_out", Op.MAX: "larger_shared_out"}
+SHARES = {Op.ADD: "reduce_scatter_add", Op.MAX: "reduce_scatter_max"}
 """The function by which two lanes of a warp take care of one of two registers each."""
 
 
 def _shared_out(op: Op, combined: str) -> str:
     return (
-        f"// Of this lane and the one that differs by `mask`: `place` of both, or `other` where it has that bit.\n"
+        "// A step of a reduce-scatter with lane ^ mask: of `place`, or of `other` in the lane with that bit.\n"
         f"__device__ __forceinline__ void {SHARES[op]}(float& place, float other, int mask) {{\n"
         "    const bool upper = threadIdx.x & mask;\n"
         "    const float own = upper ? other : place;\n"
@@ -208,8 +208,8 @@ def defined(snippet: str) -> str:
 _SNIPPETS = (
     _APART,
     _UNIFORM,
-    _from_below(Op.ADD, "add.s32", "Adds"),
-    _from_below(Op.MAX, "max.s32", "Takes the larger of its own and"),
+    _from_below(Op.ADD, "add.s32", "adds to the value"),
+    _from_below(Op.MAX, "max.s32", "the larger of the value and"),
     _shared_out(Op.ADD, "own + its"),
     _shared_out(Op.MAX, "fmaxf(own, its)"),
     f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",

@@ -167,10 +167,10 @@ class BodyPrinter:
             case SyncWarp():
                 yield Line(depth, "__syncwarp();", stmt.note)
             case CommitCopies():
-                yield Line(depth, f"{self._expr.call('commit_copies')};")
+                yield Line(depth, f"{self._expr.call('cp_async_commit_group')};")
             case WaitCopies():
-                self._expr.used.add("wait_copies")
-                yield Line(depth, f"wait_copies<{stmt.pending}>();")
+                self._expr.used.add("cp_async_wait_group")
+                yield Line(depth, f"cp_async_wait_group<{stmt.pending}>();")
             case RoundPair():
                 places = (self._expr.place(place) for place in (stmt.first, stmt.second))
                 yield Line(depth, f"{self._expr.call(cuda_format(stmt.dtype).round_pair, *places)};")

@@ -24,7 +24,7 @@ HOPPER_EDGES = Gemm(136, 264, 72, BF16, out=BF16)
 
 
 def _hands_back(stmt: Stmt) -> bool:
-    """`if 0 < k_tile: if lane_in_group == 0: arrive at k_tile_empty[...]`: of an iteration, not of the last one."""
+    """`if 0 < k_tile: if thread_in_warpgroup == 0: arrive at k_tile_empty[...]`: of all iterations but the last."""
     match stmt:
         case If(then=(If(then=(ArriveBarrier(),)),)):
             return "k_tile" in repr(stmt.condition)

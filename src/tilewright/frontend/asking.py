@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from tilewright.device.catalog import device as known_device
@@ -250,15 +251,16 @@ def _with(views: Views, needed: NeedsCopy) -> Views:
 def _planned(planner: Dispatcher, views: Views, options: Options, best: int, parts: Parts | None = None) -> CallPlan:
     """parts: of a call that is settled."""
     product, out, pieces, copied = _settled(views, options)
-    found = []
-    for piece, made in parts or tuple((piece, planner.plan(piece.request)) for piece in pieces):
-        request = piece.request
+    found: list[ProductPlan] = []
+    planned = parts or tuple((piece, planner.plan(piece.request)) for piece in pieces)
+    for (request, swapped), alike in groupby(planned, lambda part: (part[0].request, part[0].swapped)):
+        (first, made), *others = alike  # parts of a very large result are as large as each other
         found.append(
             ProductPlan(
                 *(request.gemm.m, request.gemm.n, request.gemm.k),
                 batch=1 if request.stack is None else request.stack.count,
-                repeats=len(piece.starts),
-                swapped=piece.swapped,
+                repeats=sum(len(piece.starts) for piece in (first, *(other for other, _ in others))),
+                swapped=swapped,
                 runs=account_of(planner, request, made),
                 next_best=next_best(planner, request, made, best),
             )

@@ -88,7 +88,8 @@ def product_of(a: View, b: View, *, row_major: bool = False) -> Product:
     if k != k_b:
         raise ShapeError(
             f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc {_SIGNATURE} "
-            f"(size {k_b} is different from {k})"
+            f"(size {k_b} is different from {k})",
+            hint=f"a has shape {_text(a.shape)} and b {_text(b.shape)}: as many columns of a are needed as rows of b.",
         )
     batch = _broadcast(shape_a[:-2], shape_b[:-2], a.shape, b.shape)
     along_a, along_b = _along(shape_a, strides_a, batch), _along(shape_b, strides_b, batch)

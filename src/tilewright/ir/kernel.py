@@ -230,6 +230,11 @@ class Kernel:
         return self.shared_bytes > STATIC_SHARED_BYTES
 
     @property
+    def dynamic_shared_bytes(self) -> int:
+        """Bytes of shared memory per block that a launch asks for, and the kernel does not declare."""
+        return self.shared_bytes if self.uses_dynamic_shared else 0
+
+    @property
     def shared_offsets(self) -> tuple[int, ...]:
         """The byte offset of each shared buffer, aligned for vector accesses and for what else it asks."""
         offsets, at = [], 0

@@ -85,7 +85,8 @@ class Xor:
 
     @property
     def text(self) -> str:
-        return f"columns ^ (row >> {self.shift} & {(1 << self.bits) - 1}) << {self.base}"
+        row = f"row >> {self.shift}" if self.shift else "row"
+        return f"columns ^ ({row} & {(1 << self.bits) - 1}) << {self.base}"
 
 
 @dataclass(frozen=True, slots=True)

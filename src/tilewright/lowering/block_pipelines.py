@@ -296,8 +296,8 @@ class PersistentRing(BlockRing):
     def _parts(self, pipeline: Pipeline) -> For:
         """The iterations of one tile."""
         name, early, stages, part = self.loop.name, self._stages.stages - 1, self._stages.stages, Var(PART)
-        of_loop = ("number", "done", "from", "limit", "turns")
-        number, done, begin, limit, turns = (Var(f"{name}_{what}") for what in of_loop)
+        of_loop = ("number", "done", "from", "limit", "iterations")
+        number, done, begin, limit, iterations = (Var(f"{name}_{what}") for what in of_loop)
         is_first = binary(Op.EQ, part, 0)
         there = binary(Op.LT, self._scheduler.numbered(Var(TURN) + part), self._scheduler.count)
         # At least as many as are copied early, where k is short with zeros.
@@ -308,10 +308,10 @@ class PersistentRing(BlockRing):
             Let(limit.name, Select(there, self.count - begin, ZERO), "iterations that copy"),
             Let(done.name, Select(is_first, ZERO, each - early), "iterations of this tile before"),
             Let(number.name, binary(Op.MOD, Var(TURN) * each + done, stages), "the stage of the next"),
-            Let(turns.name, Select(is_first, each - early, Const(early))),
+            Let(iterations.name, Select(is_first, each - early, Const(early))),
         )
         steady = Steady(moves_on=True) if self._loads_by_matrices else None
-        run = steady_loop(pipeline, turns, self._stages.carried_from(number), steady)
+        run = steady_loop(pipeline, iterations, self._stages.carried_from(number), steady)
         return For(PART, Const(2), (*lets, run), note="copies for this tile, then for the next")
 
     @property

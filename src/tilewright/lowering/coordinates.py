@@ -116,11 +116,11 @@ _BUILTIN = {
 }
 THREAD = "thread_in_block"
 LANE = "lane_in_warp"
-GROUP_LANE = "lane_in_group"
+GROUP_LANE = "thread_in_warpgroup"
 GROUP = "warpgroup"
-ROUND = "round"
-"""Work items that a warpgroup which takes every n-th has done before."""
-TURN = "turn"
+ROUND = "warpgroup_iteration"
+"""Of a warpgroup in ping-pong: work items that it has done before."""
+TURN = "tile_iteration"
 """Work items that a block has done before."""
 RANK = "rank_in_cluster"
 

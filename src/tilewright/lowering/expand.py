@@ -304,7 +304,7 @@ class Expansion:
         unroll = unroll or loop.unroll or (constant and bool(names & self._register_axes))
         inside = (*digits(self.program, loop, Var(loop.name)), *body)
         if loop.turning and loop.extent is not None:
-            turn = Var(f"{loop.name}_turn")
+            turn = Var(f"{loop.name}_forward")
             backward = binary(Op.EQ, env[self._turns_around(loop).name] % 2, 1)
             here = Let(loop.name, Select(backward, Const(loop.extent - 1) - turn, turn))
             return For(turn.name, Const(loop.extent), (here, *inside), unroll)

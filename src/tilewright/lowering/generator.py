@@ -305,7 +305,7 @@ class NumberedStages:
     def lets(self, stage: str) -> Body:
         """Names the running use, its stage and the parity of its phase."""
         return (
-            Let(self.number.name, self.before + Var(self.loop), "uses of the ring before"),
+            Let(self.number.name, self.before + Var(self.loop), "k tiles of this block before this one"),
             Let(stage, binary(Op.MOD, self.number, self.stages)),
             Let(self.parity.name, binary(Op.MOD, binary(Op.DIV, self.number, self.stages), 2)),
         )

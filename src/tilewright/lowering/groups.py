@@ -31,7 +31,8 @@ from tilewright.lowering.coordinates import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PR
 from tilewright.problem.gemm import Dim
 from tilewright.units import ceil_div
 
-TABLE = Buffer("rows_of_tiles", Space.SHARED, I32, (MOST_GROUPS,), ("group",), "up to and including each group")
+_NOTE = "rows of tiles up to and including each group"
+TABLE = Buffer("rows_of_tiles", Space.SHARED, I32, (MOST_GROUPS,), ("group",), _NOTE)
 TOTAL = Var("rows_of_all_groups")
 _WARPS = MOST_GROUPS // WARP_LANES
 """Numbers that the groups of a warp have together."""
@@ -109,9 +110,9 @@ class GroupsAlongM:
             *(() if self.counted else self._scan(largest, Op.MAX, 0)),
             *self._each(count),
             *self._scan(rows, Op.ADD, _WARPS),
-            Barrier("all have read what is before them"),
+            Barrier("the results of all warps have been read"),
             *self._each(store),
-            Barrier("the rows of tiles are counted"),
+            Barrier("rows_of_tiles is complete"),
             Alloc(total := _register("group_total")),
             Move(Ref(total, (ZERO,)), Ref(TABLE, (GROUPS - 1,)), guard=binary(Op.LT, 0, GROUPS)),
             Let(TOTAL.name, _value(total)),
@@ -155,7 +156,7 @@ class GroupsAlongM:
             load = Move(Ref(before, (ZERO,)), Ref(TABLE, (first + warp,)), guard=is_before)
             return (For(warp.name, (GROUPS + WARP_LANES - 1) // WARP_LANES, (Alloc(before), load, combined)),)
 
-        return (*self._each(within), Barrier("all warps have told theirs"), *self._each(across))
+        return (*self._each(within), Barrier("the results of all warps are stored"), *self._each(across))
 
     def find(self, item: Expr, columns: Expr) -> tuple[Body, Expr]:
         """Names the group of an item, and where its rows are; the number of its tile in the group."""

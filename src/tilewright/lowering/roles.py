@@ -122,17 +122,17 @@ class TmaKernel:
         """The stage that the producer fills."""
         return Var(f"{self._loop}_fill")
 
-    def _mbarriers(self, name: str, stage: Expr) -> Ref:
-        buffer = Buffer(name, Space.SHARED, MBARRIER, (self._stages,), ("stage",), stages=self._stages)
+    def _mbarriers(self, name: str, stage: Expr, note: str) -> Ref:
+        buffer = Buffer(name, Space.SHARED, MBARRIER, (self._stages,), ("stage",), note, stages=self._stages)
         return Ref(buffer, (stage,))
 
     def full(self, stage: Expr) -> Ref:
         """The barrier that says that a stage has been filled."""
-        return self._mbarriers(f"{self._loop}_full", stage)
+        return self._mbarriers(f"{self._loop}_full", stage, "mbarriers that signal a filled stage")
 
     def empty(self, stage: Expr) -> Ref:
         """The barrier that says that a stage has been read by all."""
-        return self._mbarriers(f"{self._loop}_empty", stage)
+        return self._mbarriers(f"{self._loop}_empty", stage, "mbarriers that signal a stage that all have read")
 
     @cached_property
     def _turns(self) -> Turns:

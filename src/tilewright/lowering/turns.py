@@ -30,7 +30,8 @@ class Turns:
 
     def _barrier(self, group: Expr) -> Ref:
         """The barrier at which a warpgroup waits until the one before it has taken all its stages."""
-        return Ref(Buffer("ordered", Space.SHARED, MBARRIER, (self.count,), (GROUP,)), (group,))
+        note = "mbarriers that signal that the warpgroup before has issued its MMAs"
+        return Ref(Buffer("ordered", Space.SHARED, MBARRIER, (self.count,), (GROUP,), note), (group,))
 
     def barriers(self, stage: Var) -> Body:
         """What makes them."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -72,62 +73,63 @@ def estimate_l2(strips: Strips, spec: DeviceSpec, blocks_per_sm: int) -> L2Estim
     cache = _Cache(spec.l2_bytes // partitions, partitions)
     a_bytes, b_bytes = (size // (STEPS * partitions) for size in (strips.a_bytes, strips.b_bytes))
     sms = [_Sm(number * partitions // spec.sm_count) for number in range(spec.sm_count)]
-    waiting = iter(range(len(strips.tiles)))
+    tiles, waiting, read = strips.tiles, iter(range(len(strips.tiles))), cache.read
     for _ in range(blocks_per_sm):  # blocks are handed out one to each SM, then a second one to each
         for sm in sms:
-            sm.start(waiting)
-    tiles, read = strips.tiles, cache.read
-    while any(sm.running for sm in sms):
+            sm.start(waiting, 1)
+    strides: dict[tuple[float, ...], _Stride] = {}  # most SMs are as far as another one
+    while any(sm.blocks for sm in sms):
         for sm in sms:
-            for block, step in sm.advance():
-                row, column = tiles[block]
+            stride = strides.get(sm.progress)
+            if stride is None:
+                stride = strides[sm.progress] = _stride(sm.progress)
+            for at, step in stride.reached:
+                row, column = tiles[sm.blocks[at]]
                 read(2 * (row * STEPS + step), a_bytes, sm.partition)
                 read(2 * (column * STEPS + step) + 1, b_bytes, sm.partition)
-            for _ in range(sm.retire()):
-                sm.start(waiting)
+            sm.progress = stride.progress
+            if stride.ended:
+                sm.blocks = sm.blocks[stride.ended :]
+                sm.start(waiting, stride.ended)
     written = strips.c_bytes * len(tiles)
-    return L2Estimate(cache.requested, cache.looked_up + written, cache.hit + written, cache.from_dram)
-
-
-@dataclass(slots=True)
-class _Running:
-    """A block on an SM: the steps it has done, with the part of one that it is into the next."""
-
-    block: int
-    progress: float = 0.0
+    requested = cache.read_bytes * partitions
+    hit = requested - cache.from_dram
+    return L2Estimate(requested, requested + cache.far_bytes + written, hit + written, cache.from_dram)
 
 
 @dataclass(slots=True)
 class _Sm:
-    """An SM of one half of the GPU, and its blocks, oldest first; none has come as far as an older one."""
+    """An SM of one half of the GPU, and its blocks, oldest first; none has come as far as an older one.
+
+    progress: of each block the steps it has done, with the part of one that it is into the next.
+    """
 
     partition: int
-    running: list[_Running] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    progress: tuple[float, ...] = ()
 
-    def start(self, waiting: Iterator[int]) -> None:
-        block = next(waiting, None)
-        if block is not None:
-            self.running.append(_Running(block))
+    def start(self, waiting: Iterator[int], count: int) -> None:
+        started = list(islice(waiting, count))
+        self.blocks += started
+        self.progress += (0.0,) * len(started)
 
-    def advance(self) -> list[tuple[int, int]]:
-        """The blocks that come to another step, and which."""
-        found, pace = [], 1.0
-        for running in self.running:
-            before = int(running.progress)
-            running.progress += pace
-            if running.progress >= before + 1:
-                found.append((running.block, before))
-            pace *= YOUNGER_PACE
-        return found
 
-    def retire(self) -> int:
-        """How many blocks have ended."""
-        if not self.running or self.running[0].progress < STEPS:
-            return 0
-        left = [running for running in self.running if running.progress < STEPS]
-        ended = len(self.running) - len(left)
-        self.running = left
-        return ended
+@dataclass(frozen=True, slots=True)
+class _Stride:
+    """What the blocks of an SM do next. reached: those that come to another step, by their place, and which. progress:
+    of those that go on afterwards. ended: how many of the oldest do not."""
+
+    reached: tuple[tuple[int, int], ...]
+    progress: tuple[float, ...]
+    ended: int
+
+
+def _stride(progress: tuple[float, ...]) -> _Stride:
+    after = tuple(done + YOUNGER_PACE**at for at, done in enumerate(progress))
+    both = enumerate(zip(progress, after, strict=True))
+    reached = tuple((at, int(before)) for at, (before, now) in both if now >= int(before) + 1)
+    left = tuple(done for done in after if done < STEPS)
+    return _Stride(reached, left, len(after) - len(left))
 
 
 @dataclass(slots=True)
@@ -138,9 +140,8 @@ class _Cache:
     partitions: int
     kept: list[OrderedDict[int, int]] = field(init=False)
     used_bytes: list[int] = field(init=False)
-    requested: int = 0
-    looked_up: int = 0
-    hit: int = 0
+    read_bytes: int = 0  # of each partition
+    far_bytes: int = 0
     from_dram: int = 0
 
     def __post_init__(self) -> None:
@@ -152,33 +153,32 @@ class _Cache:
 
         step: a number that no other step of a strip has.
         """
-        count = self.partitions
-        self.requested += count * size
-        self.looked_up += count * size
-        beside = self.kept[near]
-        for home in range(count):
-            piece = step * count + home
+        beside, first = self.kept[near], step * self.partitions
+        self.read_bytes += size
+        for piece in range(first, first + self.partitions):
             if piece in beside:
                 beside.move_to_end(piece)
-                self.hit += size
-                continue
-            if home == near:
-                self.from_dram += size
             else:
-                self.looked_up += size
-                at_home = self.kept[home]
-                if piece in at_home:
-                    at_home.move_to_end(piece)
-                    self.hit += size
-                else:
-                    self.from_dram += size
-                    self._keep(home, piece, size)
-            self._keep(near, piece, size)
+                self._fetch(piece, piece - first, size, near)
+
+    def _fetch(self, piece: int, home: int, size: int, near: int) -> None:
+        """A piece that the partition `near` lacks, from its home if that is another one, or from DRAM."""
+        if home == near:
+            self.from_dram += size
+        else:
+            self.far_bytes += size
+            at_home = self.kept[home]
+            if piece in at_home:
+                at_home.move_to_end(piece)
+            else:
+                self.from_dram += size
+                self._keep(home, piece, size)
+        self._keep(near, piece, size)
 
     def _keep(self, partition: int, piece: int, size: int) -> None:
-        kept, used = self.kept[partition], self.used_bytes[partition] + size
+        kept, used, room_bytes = self.kept[partition], self.used_bytes[partition] + size, self.room_bytes
         kept[piece] = size
-        while used > self.room_bytes:
+        while used > room_bytes:
             used -= kept.popitem(last=False)[1]
         self.used_bytes[partition] = used
 

@@ -17,7 +17,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.kernels.work import Access, Work
 from tilewright.model.prediction import Prediction
-from tilewright.model.time import predict_time
+from tilewright.model.time import predict_seconds, predict_time
 from tilewright.prediction.counting import sample_gemm, work_of
 from tilewright.prediction.edits import Edit, edits
 from tilewright.prediction.predict import dram_bytes, predict
@@ -77,8 +77,8 @@ def advise(
     before_work = work_of(built)
     before = predict(built, found, cache=cache, work=before_work)
     cubin = built.compile(found.arch, cache=cache)
-    every = _tried(built, edits(built, _conflicts(built, before_work)), cubin, found, lambda: now() > until)
-    tried = [one for one in every if one.predicted.seconds * WORTH < before.seconds]
+    every = edits(built, _conflicts(built, before_work))
+    tried = list(_tried(built, every, cubin, found, before.seconds / WORTH, lambda: now() > until))
     told: list[Advice] = []
     families: set[str] = set()
     for one in sorted(tried, key=_rank):
@@ -107,9 +107,10 @@ def _conflicts(built: Build, work: Work) -> set[str]:
 
 
 def _tried(
-    built: Build, every: Iterable[Edit], cubin: Cubin, spec: DeviceSpec, spent: Callable[[], bool]
+    built: Build, every: Iterable[Edit], cubin: Cubin, spec: DeviceSpec, below: float, spent: Callable[[], bool]
 ) -> Iterator[_Tried]:
-    """The edits that apply and fit until the time is spent, predicted with as many registers as before."""
+    """The edits that apply and fit until the time is spent, predicted with as many registers as before, that take fewer
+    seconds than `below`. What moves between L2 and DRAM is estimated only where it decides: it takes longest."""
     for edit in every:
         if spent():
             return
@@ -118,16 +119,20 @@ def _tried(
             check_launchable(edited, spec, edited.gemm)
             blocks = edited.occupancy(spec, _as_if(cubin, edited)).blocks_per_sm
             if blocks:
-                work = work_of(edited)
-                moved = dram_bytes(edited, spec, blocks)
-                yield _Tried(edit, edited, work, predict_time(work, spec, blocks_per_sm=blocks, dram_bytes=moved))
+                work, least = work_of(edited), float(edited.gemm.compulsory_bytes)
+                at_least = predict_seconds(work.from_dram_as(least), spec, blocks_per_sm=blocks, dram_bytes=least)
+                if float(at_least) < below:
+                    moved = dram_bytes(edited, spec, blocks)
+                    found = predict_time(work, spec, blocks_per_sm=blocks, dram_bytes=moved)
+                    if found.seconds < below:
+                        yield _Tried(edit, edited, work, found)
         except TilewrightError:  # most edits do not fit most schedules
             continue
 
 
 def _as_if(cubin: Cubin, edited: Build) -> Cubin:
     """What the edited kernel is supposed to use before it is compiled: its own shared memory, the old registers."""
-    static = edited.kernel.shared_bytes - edited.source.dynamic_shared_bytes
+    static = edited.kernel.shared_bytes - edited.kernel.dynamic_shared_bytes
     return replace(cubin, resources=replace(cubin.resources, shared_bytes=static))
 
 

@@ -159,19 +159,21 @@ def _strip_bytes(built: Build) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What is counted: a kernel, which its text tells apart from others, on a problem for one block."""
+    """What is counted: a kernel on a problem for one block. told: what its counts follow from."""
 
-    text: str
+    told: tuple[object, ...]
     gemm: Gemm
     kernel: Kernel = field(compare=False)
 
 
 def _count(built: Build, steps: int) -> tuple[_Line, ...]:
     """The lines of one block that makes `steps` steps over k."""
-    return _counted(_Sample(built.cuda, sample_gemm(built, steps), built.kernel))
+    kernel = built.kernel
+    told = (kernel.variant, kernel.grid, kernel.block, kernel.shared, kernel.body, kernel.cluster, kernel.resident)
+    return _counted(_Sample(told, sample_gemm(built, steps), kernel))
 
 
-@lru_cache(maxsize=64)  # other sizes and GPUs often ask for the same
+@lru_cache(maxsize=256)  # other sizes and GPUs often ask for the same
 def _counted(sample: _Sample) -> tuple[_Line, ...]:
     kernel = sample.kernel
     joined, passes = JoinedLoads(kernel), L1Passes()

@@ -18,8 +18,8 @@ ARGUMENTS = frozenset({*get_args(OperandName), *READY_MADE, "M", "N", "K", *LEAD
 """Names of the kernel's arguments."""
 
 _WORDS = """
-    A_value B_value C_value element element_of_part thread_in_block lane_in_warp lane_in_group rank_in_cluster
-    turn round warpgroup part chunk atom slot
+    A_value B_value C_value element element_of_part thread_in_block lane_in_warp thread_in_warpgroup rank_in_cluster
+    tile_iteration warpgroup_iteration round warpgroup part chunk atom slot
     block_number fragment
     group panel band square first_row first_column rows_in_group rows_in_band columns_in_panel columns_in_square
     block_in_group block_in_panel block_in_band block_in_square row_in_panel
@@ -37,7 +37,7 @@ _ENDINGS = (
     *(
         "s",
         "_vec",
-        "_turn",
+        "_forward",
         "_stage",
         "_fill",
         "_pair",

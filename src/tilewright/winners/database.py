@@ -22,7 +22,7 @@ from tilewright.errors import TilewrightError
 from tilewright.files import read_text
 from tilewright.winners.keys import DeviceKey, Key, short_name
 from tilewright.winners.winner import Winner, read_lines
-from tilewright.winners.winner_file import FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
+from tilewright.winners.winner_file import FILE_NAME, FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
 
 WAIT_S = 3.0
 """How long a locked database is waited for."""
@@ -40,7 +40,7 @@ class Imported:
 def database_path() -> Path:
     """$TILEWRIGHT_DATABASE, or `winners.sqlite` in the user's data folder of this platform."""
     chosen = os.environ.get(FILE_VARIABLE)
-    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("tilewright")) / "winners.sqlite"
+    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("tilewright")) / FILE_NAME
 
 
 class Database:

@@ -2,7 +2,7 @@
 
 - locked, or it cannot be written: it is waited for a moment, then `Unavailable`: go on without;
 - damaged: moved aside, once, however many processes see it, and `damage` says where; a new one is begun;
-- from a newer version, or another program's: `DatabaseUnusable`; the file stays as it is.
+- from a newer version, another program's, or no database at all: `DatabaseUnusable`; the file stays as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from tilewright.winners.old_lines import RetiredKernel
 from tilewright.winners.winner import NewerFormat, Winner
 
 FILE_VARIABLE = "TILEWRIGHT_DATABASE"
+FILE_NAME = "winners.sqlite"
+"""Of the file that we make where the user names none: whatever is in it, it is ours."""
+
+_BEGINS = b"SQLite format 3\0"
 
 SCHEMA = 1
 """`user_version` of the file."""
@@ -167,6 +171,11 @@ class WinnerFile:
 
     def _move_aside(self, damage: str) -> None:
         """One process moves the file; others that saw the same damage find it gone, or a new one."""
+        if not self._was_ours():
+            raise DatabaseUnusable(
+                f"{str(self.path)!r} is not a database of winners: {damage}.",
+                hint=f"set {FILE_VARIABLE} to another file; this one is left as it is.",
+            )
         name = f"{self.path.name}.damaged-{records.now().replace(':', '')}"
         try:
             with FileLock(f"{self.path}.lock", timeout=self.wait_s):
@@ -179,6 +188,16 @@ class WinnerFile:
                     )
         except (OSError, Timeout):
             raise self._unusable(damage) from None
+
+    def _was_ours(self) -> bool:
+        """Whether a file that cannot be read may have been a database: a user who names another file keeps it."""
+        if self.path.name == FILE_NAME:
+            return True
+        try:
+            with self.path.open("rb") as file:
+                return file.read(len(_BEGINS)) == _BEGINS
+        except OSError:
+            return True  # gone: another process has moved it
 
     def _is_damaged(self) -> bool:
         def read_all(connection: sqlite3.Connection) -> None:

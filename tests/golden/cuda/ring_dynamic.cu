@@ -10,33 +10,33 @@
 //              57344 bytes of dynamic shared memory
 
 // Starts a copy of 4 bytes to shared memory: all of them, or `read` bytes and then zeros.
-__device__ __forceinline__ void copy_async_4(void* to_shared, const void* from_global) {
+__device__ __forceinline__ void cp_async_4(void* to_shared, const void* from_global) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from_global) : "memory");
 }
-__device__ __forceinline__ void copy_async_4(void* to_shared, const void* from_global, int read) {
+__device__ __forceinline__ void cp_async_4(void* to_shared, const void* from_global, int read) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from_global), "r"(read) : "memory");
 }
 
 // Starts a copy of 16 bytes to shared memory: all of them, or `read` bytes and then zeros.
-__device__ __forceinline__ void copy_async_16(void* to_shared, const void* from_global) {
+__device__ __forceinline__ void cp_async_16(void* to_shared, const void* from_global) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from_global) : "memory");
 }
-__device__ __forceinline__ void copy_async_16(void* to_shared, const void* from_global, int read) {
+__device__ __forceinline__ void cp_async_16(void* to_shared, const void* from_global, int read) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from_global), "r"(read) : "memory");
 }
 
-// The copies that this thread started since the last commit become one group.
-__device__ __forceinline__ void commit_copies() {
+// The cp.async copies that this thread has started become a group.
+__device__ __forceinline__ void cp_async_commit_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most `pending` of this thread's youngest groups of copies are under way.
+// Waits until at most `pending` of this thread's latest groups of copies are in flight.
 template <int pending>
-__device__ __forceinline__ void wait_copies() {
+__device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
@@ -58,35 +58,35 @@ ring(
     #pragma unroll
     for (int early = 0; early < 6; ++early) {
         if (thread < 256) {
-            copy_async_16(&A_tile[early][thread / 8][thread % 8 * 4],
+            cp_async_16(&A_tile[early][thread / 8][thread % 8 * 4],
                     &A[(int(blockIdx.y) * 32 + thread / 8) * lda + (early * 32 + thread % 8 * 4)],
                     int(blockIdx.y) * 32 + thread / 8 < M
                     ? max(0, min(4, K - (early * 32 + thread % 8 * 4))) * 4 : 0);
         }
 
-        copy_async_4(&B_tile[early][thread / 32][thread % 32],
+        cp_async_4(&B_tile[early][thread / 32][thread % 32],
                 &B[(early * 32 + thread / 32) * ldb + (int(blockIdx.x) * 32 + thread % 32)],
                 (early * 32 + thread / 32 < K && int(blockIdx.x) * 32 + thread % 32 < N) ? 4 : 0);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     int slot = 0;
     int fill = 6;
     for (int k_tile = 0; k_tile < (K + 31) / 32; ++k_tile) {
-        wait_copies<5>();
+        cp_async_wait_group<5>();
         __syncthreads();  // the tiles of this step have arrived, those of the last are read
 
         if (thread < 256) {
-            copy_async_16(&A_tile[fill][thread / 8][thread % 8 * 4],
+            cp_async_16(&A_tile[fill][thread / 8][thread % 8 * 4],
                     &A[(int(blockIdx.y) * 32 + thread / 8) * lda + ((k_tile + 6) * 32 + thread % 8 * 4)],
                     int(blockIdx.y) * 32 + thread / 8 < M
                     ? max(0, min(4, K - ((k_tile + 6) * 32 + thread % 8 * 4))) * 4 : 0);
         }
 
-        copy_async_4(&B_tile[fill][thread / 32][thread % 32],
+        cp_async_4(&B_tile[fill][thread / 32][thread % 32],
                 &B[((k_tile + 6) * 32 + thread / 32) * ldb + (int(blockIdx.x) * 32 + thread % 32)],
                 ((k_tile + 6) * 32 + thread / 32 < K && int(blockIdx.x) * 32 + thread % 32 < N) ? 4 : 0);
-        commit_copies();
+        cp_async_commit_group();
 
         #pragma unroll
         for (int k_in = 0; k_in < 32; ++k_in) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ _INDENT = "    "
 # with a comma or a blank.
 _CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0), (" = ", 2), (" += ", 3), (" * ", 0))
 _DEPTHS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
-_MARKS = re.compile(r"[()\[\]{}, ]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def wrap(code: str, pad: str = "") -> list[str]:
 
 def _opened(code: str) -> int:
     """Brackets that `code` opens and does not close."""
-    return sum(_DEPTHS.get(char, 0) for char in _MARKS.findall(code))
+    return sum(_DEPTHS.get(char, 0) for char in code)
 
 
 def _cut(code: str, room: int, depth: int) -> int:
@@ -95,10 +93,9 @@ def _cut(code: str, room: int, depth: int) -> int:
     depth: the brackets that are open where `code` begins.
     """
     best, best_at = (1 << 30, 0), 0
-    for mark in _MARKS.finditer(code, 0, room + 1):
-        at, step = mark.start(), _DEPTHS.get(mark.group(), 0)
-        depth += step
-        for rank, (text, kept) in enumerate(() if step else _CUTS):
+    for at, char in enumerate(code[: room + 1]):
+        depth += _DEPTHS.get(char, 0)
+        for rank, (text, kept) in enumerate(_CUTS if char in ", " else ()):
             if at and code.startswith(text, at) and at + kept <= room and (depth, rank) <= best:
                 best, best_at = (depth, rank), at + kept
     return best_at

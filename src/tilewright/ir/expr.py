@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import ClassVar, Union
 
 from tilewright.dtypes import BOOL, F32, I32, I64, DType
@@ -258,8 +259,11 @@ def as_expr(value: ExprLike) -> Expr:
     if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply, RandomNumber)):
         return value
     if isinstance(value, int):
-        return Const(value)
+        return _literal(value)
     raise TypeError(f"{value!r} is not an expression")
+
+
+_literal = lru_cache(maxsize=1024, typed=True)(Const)  # a kernel has a thousand, of few values
 
 
 def real(value: float, dtype: DType = F32) -> Const:

@@ -38,13 +38,6 @@ _CLUSTERS = (1, 2, 4)
 class CodedWgmmaConfig(CodedWgmmaTile):
     """A kernel: its memory, its laws, its statements."""
 
-    def stage_bytes(self, problem: CodedProduct) -> int:
-        """Of shared memory."""
-        weight = problem.weight
-        a, codes = self.rows * problem.dtype.bytes, self.columns * weight.codes.bits // 8
-        scales = self.stage_k // weight.group * self.columns * weight.scale_dtype.bytes if weight.group else 0
-        return self.stage_k * (a + codes) + scales
-
     def shared_bytes(self, problem: CodedProduct) -> int:
         """Shared memory of a block."""
         sums = self.groups_k * self.owned_rows * (self.columns + SUMS_PAD) * F32.bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.problem.coded_product import TILE
+from tilewright.problem.coded_product import TILE, CodedProduct
 
 COLUMNS = 64
 """Of C, of a warpgroup: the rows of wgmma."""
@@ -57,3 +57,10 @@ class CodedWgmmaTile:
     def owned_rows(self) -> int:
         """Of C, that a block of a cluster finishes."""
         return self.rows // self.cluster
+
+    def stage_bytes(self, problem: CodedProduct) -> int:
+        """Of shared memory."""
+        weight = problem.weight
+        a, codes = self.rows * problem.dtype.bytes, self.columns * weight.codes.bits // 8
+        scales = self.stage_k // weight.group * self.columns * weight.scale_dtype.bytes if weight.group else 0
+        return self.stage_k * (a + codes) + scales

@@ -212,7 +212,7 @@ class Columns:
         elif len(self.rows) <= _FEW:
             found.__dict__.update(zip(facts, beside.take(self.rows, axis=0).T, strict=True))
         else:
-            found.__dict__.update((name, fact.take(self.rows)) for name, fact in facts.items())
+            found._kept = {**self._kept, **facts}
         return found
 
     def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:

@@ -92,7 +92,8 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     for names, is_truth in parts:
         one = told[names[0]] if len(names) == 1 else tuple(told[name] for name in names)
         fields.append(bool(one) if is_truth else one)
-    found: GemmConfig = FAMILIES[kind](*fields)
+    found = FAMILIES[kind](*fields)
+    assert not isinstance(found, GemvConfig)  # of which there are no tables
     return found
 
 

@@ -69,7 +69,7 @@ def _clocks_of_warps(
     kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, count: int
 ) -> tuple[Any, Any, Any]:
     """Clocks of the busiest SM for its k steps, or of memory; the same with starts and split-K; which kernels have
-    none. No corrected estimate of 2,800 problems with a second family was below the first (H200, H100)."""
+    none. No corrected estimate of 4,800 problems with a second family was below the first (H200, H100)."""
     split, together = c.split_k, np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     tiles = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n)
     blocks, steps = shared_out(c, tiles, tiles_along(gemm.k, c.k), spec.sm_count * together, count)

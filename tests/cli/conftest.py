@@ -12,11 +12,6 @@ from tilewright.cli import main
 from tilewright.prediction.advice import advise
 
 
-@pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cubins")
-
-
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kernel_cache: Path) -> Cli:
     """`cli("show", "worklog/6")`, as if piped, with a kernel cache of the session's own."""

@@ -116,3 +116,10 @@ def test_a_limit_of_orders_is_refused_where_no_search_runs(cli: Cli) -> None:
     ran = cli("simulate", "worklog/1", "--size", "32", "--most-orders", "5")
     assert (ran.code, ran.out) == (2, "")
     assert "--most-orders is of a search: add --schedule search, or leave it out." in ran.err
+
+
+def test_the_table_of_traffic_fits_a_narrow_terminal_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = cli("simulate", "worklog/6", "--size", "64")
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "…" not in ran.out and "1,024 sectors" in ran.out and "conflicts" in ran.out

@@ -10,11 +10,6 @@ from command_runs import Cli, Ran
 from tilewright.cli import main
 
 
-@pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cubins")
-
-
 @pytest.fixture
 def gate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kernel_cache: Path, tmp_path: Path

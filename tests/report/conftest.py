@@ -20,12 +20,13 @@ SHOWN = ("worklog/1", "worklog/8", "worklog/12")
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def page(kernel_cache: Path) -> Page:
     """Some rungs of a ladder at a small size, for an H200."""
-    cache = CubinCache(tmp_path_factory.mktemp("cubins"))
+    cache = CubinCache(kernel_cache)
     rungs = [find_rung(name) for name in SHOWN]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))
+        patched.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
         return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
 
 

@@ -63,9 +63,10 @@ def test_nothing_keeps_a_reader_out(
     name: str,
     screen: tuple[int, bool],
     tmp_path: Path,
+    kernel_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
     make = PAGES[name]
     path = tmp_path / f"{name}.html"
     if make is None:

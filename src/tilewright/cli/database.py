@@ -53,7 +53,12 @@ def list_(device: DeviceName = None, as_json: AsJson = False) -> int:
             print(f"{heading}: M x N x K, format, orders of A, B and C, alignment; median time; kernel")
         share = "" if winner.share_of_cublas is None else f"  {100 * winner.share_of_cublas:5.1f} % of cuBLAS"
         stale = "" if is_current(winner, version_of) else "  (its kernel has changed since: not used)"
-        print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.config}{stale}")
+        found, kernel = f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}", f"{winner.config}{stale}"
+        if sys.stdout.isatty():
+            print(found)
+            output.paragraph(output.out(), kernel, indent=6, hanging=2)
+        else:
+            print(f"{found}  {kernel}")  # a line each, for grep
     return 0
 
 

@@ -170,7 +170,7 @@ def _print(
         output.paragraph(console, "nothing found by the detectors", style="green")
     _print_findings(console, findings)
     console.print()
-    console.print(_traffic(counters))
+    console.print(_traffic(counters, narrow=console.width < _WIDE))
     console.print()
     instructions = ", ".join(f"{amount:,} {opcode}" for opcode, amount in counters.instructions.items() if amount)
     output.paragraph(console, f"Warp instructions: {instructions or 'none'}.", hanging=2)
@@ -193,12 +193,18 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
             output.paragraph(console, line.strip(), indent=len(line) - len(line.lstrip()), hanging=2)
 
 
-def _traffic(counters: Counters) -> Table:
+_WIDE = 96
+"""Columns that the table of traffic takes with room between its own."""
+
+
+def _traffic(counters: Counters, *, narrow: bool) -> Table:
     """Requests and what they take, a row for each direction of each memory."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column("memory")
+    padding = 0 if narrow else (0, 1)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=padding)
+    table.add_column("memory", no_wrap=True)
     for title in ("requests", "take", "a request", "fewest", "bytes used", "bank conflicts"):
-        table.add_column(title, justify="right")
+        words = title.replace(" ", "\n") if narrow else title
+        table.add_column(words, justify="right", no_wrap=True)
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
         each, fewest = f"{moved.sectors_per_request:.3g}", f"{moved.fewest_sectors_per_request:.3g}"
         used = f"{moved.used_share:.0%}" if moved.requests else "-"

@@ -116,7 +116,10 @@ class CudaExpr(ExprText):
         if is_storage(source):
             widened = self.call(conversion(source, F32), self(expr.value))
             return self._converted(F32, target, widened, _CALL)
-        return self._converted(source, target, self._inside(expr.value, _PREFIX), _PREFIX)
+        is_called = bool(conversion(source, target))  # its argument needs no brackets of its own
+        return self._converted(
+            source, target, self(expr.value) if is_called else self._inside(expr.value, _PREFIX), _PREFIX
+        )
 
     def _converted(self, source: DType, target: DType, text: str, strength: float) -> tuple[str, float]:
         if source == target:

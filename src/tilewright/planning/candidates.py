@@ -355,11 +355,10 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) ->
     b_once = (rows == 1) | ((rows <= readers) & (c.raster_rows >= readers))
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
     whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
-    read = np.where(b_once, "B", np.where(a_once, "A", ""))
-    if not whole or count * gemm.m * gemm.n * gemm.out.bytes <= _KEPT_C_BYTES:
-        return read
+    large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
     lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
-    return np.char.add(read, np.where(lines, "C", ""))
+    read = np.where(b_once, "B", np.where(a_once, "A", ""))
+    return np.char.add(read, np.where(large & lines, "C", ""))
 
 
 def _leaves_first(gemm: Gemm, count: int) -> Deferred:

@@ -13,6 +13,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
+from tilewright.planning.cost.gemv import least_plan_seconds
 from tilewright.planning.cost.plans import most_us_of_pieces
 from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.packing import Shards
@@ -30,23 +31,35 @@ def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
 
 def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
     """Plans with their estimated microseconds, best first."""
-    gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
-    found = ranked(gemm, spec, alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
-    skinny = None if request.unsplit or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
-    gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
-    gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
+    gemm, stack, every = request.gemm, request.stack, request.promote_every
+    found = ranked(gemm, spec, request.alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
     count = 1 if stack is None else stack.count
+    least_us = inf if request.unsplit or every or gemm.pieces else 1e6 * least_plan_seconds(gemm, spec, count)
+    gemv: tuple[float, PlanConfig] | None = None
     told: set[PlanConfig] = set()
     for time_us, config in found:
-        if gemv is not None and gemv_us < time_us:
-            yield gemv_us, gemv
+        if least_us < time_us:  # before, GEMV kernels are not even looked at
+            gemv, least_us = _gemv(request, spec), inf
+        if gemv is not None and gemv[0] < time_us:
+            yield gemv
             gemv = None
         plan = config if request.shards else visited(config, gemm, spec, count)  # ranks have an order of their own
         if plan not in told:
             yield time_us, plan
         told.add(plan)
+    if least_us < inf:
+        gemv = _gemv(request, spec)
     if gemv is not None:
-        yield gemv_us, gemv
+        yield gemv
+
+
+def _gemv(request: Request, spec: DeviceSpec) -> tuple[float, PlanConfig] | None:
+    """The plan of a GEMV kernel, where a problem is skinny."""
+    skinny = skinny_for(request.gemm, request.alignment, spec, request.stack)
+    if skinny is None:
+        return None
+    plan = PlanConfig(GemvConfig(split_k=skinny.config.split_k))
+    return estimate_us(plan, request.gemm, spec, request.alignment, request.stack), plan
 
 
 def pieces_us(request: Request, spec: DeviceSpec) -> float:

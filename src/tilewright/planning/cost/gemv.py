@@ -4,6 +4,7 @@ do beside each other."""
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from tilewright.device.catalog import device
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
@@ -52,6 +53,20 @@ def gemv_plan_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: i
     """Of a plan of `count` problems, as measurements correct it; the host's time for further launches counts."""
     shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
     return shared * (gemv_seconds(config, gemm, spec, count) + (config.parts(gemm) > 1) * MORE_LAUNCHES_SECONDS)
+
+
+def least_plan_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
+    """What no plan takes less than: the time of memory, without an SM's. Infinite where no kernel has so many rows."""
+    measured = _AS_MEASURED.get(gemm.dtype.bytes, {})
+    share = next((share for rows, share in measured.items() if min(gemm.m, gemm.n) <= rows), inf)
+    if share == inf:
+        return inf
+    shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
+    return _LEAST * shared * (LAUNCH_SECONDS + share * dram_seconds(gemm, spec, count))
+
+
+_LEAST = 1 - 1e-6
+"""For sums that are rounded in another order."""
 
 
 def gemv_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:

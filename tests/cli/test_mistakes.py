@@ -127,6 +127,27 @@ def test_a_mistake_is_told_as_what_it_is(cli: Cli, arguments: tuple[str, ...], c
     assert said in ran.err
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("predict", "worklog/6", "--device", ""), "There is no device ''."),
+        (("report", "worklog", "--device", ""), "There is no device ''."),
+        (("tune", "64", "--list", "--device", ""), "There is no device ''."),
+        (("tune", "64", "--list", "--order", ""), "There is no order of A and B ''."),
+        (("ladder", "worklog", "--arch", ""), "There is no architecture ''."),
+        (("simulate", "worklog/6", "--size", ""), "'' is not a size"),
+        (("export", "--size", "", "--output", "folder"), "'' is not a size"),
+    ],
+    ids=str,
+)
+def test_an_option_of_a_variable_that_is_empty_is_not_left_out(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli(*command)
+    assert ran.code in (1, 2) and said in ran.err and not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", [("watch", "worklog/3", "--size", "32"), ("report", "te")])
 def test_no_folder_is_created_for_a_page(
     cli: Cli, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,12 +11,21 @@ import pytest
 from tests.report.chromium import Chromium
 from tilewright.ladders import find_rung
 from tilewright.prediction.advice import advise
+from tilewright.problem.emulation import EMULATIONS
 from tilewright.report.collect import target_for
 from tilewright.report.page import Page, collect_page, page_text
+from tilewright.report.page.ladder import PiecesRow
 from tilewright.runtime.cubin_cache import CubinCache
 
 SHOWN = ("worklog/1", "worklog/8", "worklog/12")
 """A rung without shared memory, one with conflicts, one with slots."""
+
+
+PIECES = tuple(
+    PiecesRow(name, 108, 112.5, 93.1, 131.9, 107.2, "shared memory", None if name == "f16x3" else 121.3)
+    for name in EMULATIONS
+)
+"""What the page shows of products of pieces. Real rows take ten seconds, and test_pieces.py makes them."""
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +35,7 @@ def page(kernel_cache: Path) -> Page:
     rungs = [find_rung(name) for name in SHOWN]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))
+        patched.setattr("tilewright.report.page.ladder.pieces_rows", lambda spec: PIECES)
         patched.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
         return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
 

@@ -83,7 +83,7 @@ def chosen_problem(text: str, size: str | None, *, default: str = DEFAULT_SIZE, 
     """A rung and its problem: of the size asked for, or that of the file, or `default`."""
     if not is_file(text):
         rung = _found(find_rung, text)
-        return rung, rung.gemm(*parse_size(size or default), **options)
+        return rung, rung.gemm(*parse_size(default if size is None else size), **options)
     rung, gemm = rung_of_file(text)
     sizes = (gemm.m, gemm.n, gemm.k) if size is None else parse_size(size)
     leading = {name: getattr(gemm, name) for name in ("lda", "ldb", "ldc")} if size is None else {}

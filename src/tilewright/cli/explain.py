@@ -45,7 +45,7 @@ def explain(
     spec = target_for(device, arch, None).spec or H200
     built = build(gemm, found.on(spec))
     if arch is not None or device is not None:
-        check_compilable(built.name, built.kernel, known_arch(arch or spec.arch))
+        check_compilable(built.name, built.kernel, known_arch(spec.arch if arch is None else arch))
     with output.progress("simulating, and trying edits"):
         explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
     if as_json:

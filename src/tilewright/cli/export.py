@@ -70,7 +70,7 @@ def export(
         raise typer.BadParameter("name a RUNG, or give --size MxNxK for the kernel that suits it.")
     archs = arch or [DEFAULT_ARCH]
     epilogue = _epilogue(bias, residual, activation)
-    gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
+    gemm = _gemm(rung, parse_size(DEFAULT_SIZE if size is None else size), dtype, order, epilogue)
     if rung is not None:
         chosen = of_rung(chosen_rung(rung), gemm, archs)
     else:

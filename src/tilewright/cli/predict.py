@@ -84,7 +84,7 @@ def predict(
     """
     _check_options(sizes, size, page, every, {"device": device, "clock": clock, "power": power})
     _check_is_predictable(rung, size, dtype)
-    spec = known_device(device or "H200")
+    spec = known_device("H200" if device is None else device)
     if power is not None:
         spec = replace(spec, board_power_w=power)
     subject = chosen_subject(rung, size, dtype)

@@ -96,7 +96,7 @@ def chosen_subject(text: str, size: str | None, dtype: str | None) -> Subject:
     if text in EMULATIONS:
         if dtype not in (None, "f32"):
             raise TilewrightError(f"{text} multiplies operands of f32, not {dtype}.", hint="leave out --dtype.")
-        subject: Subject = OfPrecision(text, parse_size(size or DEFAULT_SIZE))
+        subject: Subject = OfPrecision(text, parse_size(DEFAULT_SIZE if size is None else size))
     else:
         near = get_close_matches(text, EMULATIONS, n=1)
         if near and not is_file(text):

@@ -49,7 +49,7 @@ def report(
     """
     require_plotly()
     chosen = chosen_rungs(chosen_ladder(name), rungs)
-    target = target_for(device or (None if arch else "H200"), arch, None)
+    target = target_for("H200" if device is None and arch is None else device, arch, None)
     path = file or Path(f"{chosen[0].ladder}.html")
     check_writable(path)
     cache = CubinCache()

@@ -107,7 +107,11 @@ def tune(
     The winner goes to the database.
     """
     _check_which(m, suite, shapes)
-    asked = None if m is None else (*_sizes(m, n, k), dtype or "f32", out, order or "NN")
+    asked = (
+        None
+        if m is None
+        else (*_sizes(m, n, k), "f32" if dtype is None else dtype, out, "NN" if order is None else order)
+    )
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:

@@ -135,7 +135,7 @@ def print_candidates(problems: tuple[Listed, ...], device: str | None, words: Wo
     if device is None and gpu_problem() is None:
         spec = probe(open_gpu())
     else:
-        spec = known_device(device or "H200")
+        spec = known_device("H200" if device is None else device)
     if is_list:
         lines = [str(one.gemm) for one in problems]
         output.print_json({"device": spec.name, "problems": lines}) if words.as_json else print("\n".join(lines))

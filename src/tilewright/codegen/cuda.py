@@ -10,7 +10,7 @@ from tilewright.artifacts import CudaSource, Parameter
 from tilewright.codegen.async_calls import declared
 from tilewright.codegen.async_prelude import TENSOR_MAP
 from tilewright.codegen.expr import CudaExpr
-from tilewright.codegen.lines import WIDTH, Line, rows_of
+from tilewright.codegen.lines import WIDTH, Line, rows_of, wrap
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import PASSED_TABLE, prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
@@ -193,7 +193,7 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     blocks = _blocks_with(budgets, kernel.threads_per_block) if budgets else kernel.blocks
     bounds = f"{kernel.threads_per_block}" + (f", {blocks}" if blocks else "")
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
-    arguments = ",\n".join(f"    {row}" for row in rows)
+    arguments = ",\n".join("\n".join(wrap(row, "    ")) for row in rows)
     return f"{linkage} __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n"
 
 

@@ -165,11 +165,11 @@ def target_for(device_name: str | None, arch_name: str | None, gpu: Gpu | None) 
         return Target(gpu.arch, probe(gpu), gpu)
     if device_name is not None:
         spec = device(device_name)
-        arch = known_arch(arch_name or spec.arch)
+        arch = known_arch(spec.arch if arch_name is None else arch_name)
         if not arch.runs_on(spec.compute_capability):
             raise LaunchError(f"Machine code for {arch} does not run on {spec.name}.", hint=f"use {spec.arch}.")
         return Target(arch.name, spec, named=True)
-    arch = known_arch(arch_name or H200.arch)
+    arch = known_arch(H200.arch if arch_name is None else arch_name)
     candidates = [spec for spec in (H200, *reversed(DEVICES)) if arch.runs_on(spec.compute_capability)]
     exact = [spec for spec in candidates if spec.arch == arch.name]
     return Target(arch.name, next(iter(exact or candidates), None))

@@ -322,11 +322,9 @@ def _runs_ahead(c: Columns, gemm: Gemm) -> Any:
     where m, n and k have no edges (38, 0.81 to 1.02); with guards there are too few registers, 1.04 and up to 1.5, and
     so with copies through registers (1.06)."""
     sums, warps = accumulators_of(c), warps_of(c)
-    even = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0) & (c.stream_k == 0)
     found = (sums >= 48) & (sums <= _MOST_BETWEEN) & (c.k == _DEEP)
     found |= (sums == _LARGE_THREADS) & (warps == 8)
-    found |= (sums >= _LARGE_THREADS) & (warps == 4) & even
-    return found | ((sums == 128) & (c.k < _DEEP) & (c.stream_k > 0))
+    return found | ((sums >= _LARGE_THREADS) & (warps == 4))
 
 
 _LEAST_BETWEEN, _MOST_BETWEEN, _DEEP, _FEW_SUMS = 32, 64, 16, 768

@@ -352,7 +352,7 @@ def simt_core(gemm: Gemm) -> Columns:
 
 
 _SHORT_RING_SUMS = 32
-"""Accumulators of a thread of kernels that have three stages of 16 of k: 0.955 of the time with four (33 pairs, 0.83 to
+"""Accumulators of a thread of kernels that have three stages of 16 of k: 0.965 of the time with four (31 pairs, 0.83 to
 1.06). Those of 48 and 64 take 0.99 and 0.997 so, of 96 1.01 (164; H200, docs/decisions/0088)."""
 
 _NARROW_TILES = (16, 32, 48)

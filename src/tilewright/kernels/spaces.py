@@ -339,7 +339,7 @@ def simt_core(gemm: Gemm) -> Columns:
     """Tiles of FMAs that the choice looks at. What is legal depends on formats, orders and rows alone; a table of each
     is kept."""
     odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm))
-    columns = next((some for some in _NARROW_TILES if gemm.n <= some), 0)
+    columns = next((some for some in _NARROW_TILES if _FEW_COLUMNS < gemm.n <= some), 0)
     key = ("simt", gemm.dtype, gemm.product, gemm.out, gemm.accumulators, gemm.a, gemm.b, gemm.c, *odd, columns)
     found = _CORES.get(key)
     if found is None:
@@ -357,6 +357,9 @@ _SHORT_RING_SUMS = 32
 
 _NARROW_TILES = (16, 32, 48)
 """Columns of the tiles that are made for as few columns of C, each for more than the one before."""
+
+_FEW_COLUMNS = 8
+"""Of C, up to which kernels of GEMV are faster (three of three problems; H200, docs/decisions/0088)."""
 
 
 def _is_narrow(c: Columns, columns: int) -> Any:

@@ -15,15 +15,13 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Op, Ref, Var, as_expr, binary
 from tilewright.ir.ranges import Interval
 from tilewright.ir.stmt import Alloc, Body, Carried, CommitCopies, For, If, Let, LoadMatrices, Move, Steady, Stmt
-from tilewright.ir.visit import exprs_of, substitute, variables, walk
+from tilewright.ir.visit import exprs_of, substitute, sum_of, terms_of, variables, walk
 from tilewright.lowering.generator import CarriedStages, NumberedStages, RunningStages
 from tilewright.lowering.hoist_offsets import (
     MOST_POINTERS,
     _above_xor,
     _factor,
     _remainders,
-    _sum,
-    _terms,
     hoist_offsets,
 )
 from tilewright.lowering.scheduler import ceil_div_by, strided_count
@@ -241,7 +239,7 @@ def values(expr: Expr) -> list[int]:
 
 @pytest.mark.parametrize("expr", MANY, ids=str)
 def test_what_is_rewritten_keeps_its_values(expr: Expr) -> None:
-    assert values(_sum(_terms(expr))) == values(expr) == values(_remainders(expr))
+    assert values(sum_of(terms_of(expr))) == values(expr) == values(_remainders(expr))
     for other in (T, T & 3, INNER, Const(6), Const(8), T * 2):
         turned = binary(Op.XOR, expr, other)
         assert values(_above_xor(turned, RANGES)) == values(turned)
@@ -258,7 +256,7 @@ def test_what_lies_above_an_exclusive_or_is_taken_out_where_the_rest_lies_below(
 @pytest.mark.parametrize("expr", MANY, ids=str)
 @pytest.mark.parametrize("name", ["t", "i"])
 def test_a_factor_is_what_a_product_grows_by(name: str, expr: Expr) -> None:
-    for term in _terms(expr):
+    for term in terms_of(expr):
         factor, at = _factor(term, name), {"t": 3, "i": 2}
         if factor is None:
             continue

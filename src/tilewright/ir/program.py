@@ -108,11 +108,13 @@ class Distribution:
     """A copy shared out over the threads of the block, `vector` elements at a time.
 
     row_threads: how many threads lie side by side along a row of the tile; 0: as many as a row has chunks.
+    thread_guards: guards compare a thread's own row with what is left of the matrix, see `lowering.thread_guards`.
     """
 
     vector: int = 1
     pattern: Pattern = Pattern.CYCLIC
     row_threads: int = 0
+    thread_guards: bool = False
 
 
 class Route(Spelled):

@@ -197,7 +197,8 @@ class _Writer:
         else:
             vector = f", {staged.distribution.vector} at once" if staged.distribution.vector > 1 else ""
             row = f", {staged.distribution.row_threads} along a row" if staged.distribution.row_threads else ""
-            manner = f"{staged.distribution.pattern.value}{row}{vector}"
+            guards = ", guarded by a thread's own row" if staged.distribution.thread_guards else ""
+            manner = f"{staged.distribution.pattern.value}{row}{vector}{guards}"
             words.append(f"by {self.program.threads_per_block} threads, {manner}")
         return words
 

@@ -27,6 +27,7 @@ from tilewright.ir import async_stmt
 from tilewright.ir import stmt as statements
 from tilewright.ir.async_stmt import SharedMatrix
 from tilewright.ir.expr import (
+    ZERO,
     Apply,
     Binary,
     Cast,
@@ -450,3 +451,25 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
         return values.get(expr.name, expr)
     parts = tuple(substitute(part, values) for part in sub_exprs(expr))
     return rebuild(expr, parts)
+
+
+def terms_of(expr: Expr) -> list[Expr]:
+    """The terms of a sum, products of sums multiplied out."""
+    match expr:
+        case Binary(op=Op.ADD):
+            return [*terms_of(expr.a), *terms_of(expr.b)]
+        case Binary(op=Op.MUL):
+            left, right = terms_of(expr.a), terms_of(expr.b)
+            if len(left) > 1 or len(right) > 1:
+                return [a * b for a in left for b in right]
+            return [expr]
+        case _:
+            return [expr]
+
+
+def sum_of(terms: list[Expr]) -> Expr:
+    """The sum of some terms, 0 of none."""
+    total: Expr = ZERO
+    for term in terms:
+        total = total + term
+    return total

@@ -185,7 +185,8 @@ class SimtConfig(WarpTiled):
         transport = self.a_transport if name == "A" else self.b_transport
         vector = self.copied if transport == "registers" else copied_together(self, gemm, name)
         along = bool(in_short_rows(self, gemm, name)) and transport == "registers"
-        return Distribute(f"{name}_tile", vector=vector, row_threads=_SHORT_ROW if along else 0)
+        rows = _SHORT_ROW if along else 0
+        return Distribute(f"{name}_tile", vector=vector, row_threads=rows, thread_guards=bool(guards_own_rows(self)))
 
     def _staged(self, gemm: Gemm, inner: str) -> tuple[Step, ...]:
         """Tiles in shared memory, fragments in registers, and how C is stored."""
@@ -370,6 +371,19 @@ def repeats_lines(config: Any) -> Any:
     """Whether a kernel whose k has no edge reads the last lines of A and B in the place of those behind them."""
     by_registers = (config.a_transport == "registers") & (config.b_transport == "registers")
     return by_registers & (accumulators_of(config) >= _REPEATED_THREADS)
+
+
+_GUARDED_SUMS = 96
+"""Accumulators of a thread from which on copies by cp.async compare its own row with what is left at an edge. With a
+row for each copy 128 x 128 x 8 whose fragments run ahead has 255 registers and takes 1.25 of the time without edges,
+with one 220 and 1.03; 128 x 128 x 16 1.28 and 1.04. Threads of 48 and 64 accumulators take 1.02 and 1.08 of the time
+so, up to 1.39 (60 pairs; H200, docs/decisions/0088)."""
+
+
+def guards_own_rows(config: Any) -> Any:
+    """Whether a kernel's copies are guarded so."""
+    by_async = (config.a_transport == "cp_async") & (config.b_transport == "cp_async")
+    return by_async & (accumulators_of(config) >= _GUARDED_SUMS)
 
 
 def loads_unaligned_rows(gemm: Gemm) -> bool:

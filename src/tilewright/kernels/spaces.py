@@ -14,7 +14,7 @@ from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns, legal
-from tilewright.kernels.tile_sizes import warps_of
+from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import fragments_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.kernels.work import is_misaligned
@@ -300,14 +300,13 @@ _WAYS = tuple(
 """k of a tile of FMAs, how many of it are unrolled, and how tiles of A and B travel to a ring of so many stages."""
 
 _CORE_WAYS = (
-    (16, 8, "registers", "registers", 2),
     (16, 16, "registers", "registers", 2),
-    (32, 16, "registers", "registers", 2),
     (8, 8, "cp_async", "cp_async", 4),
     (16, 16, "cp_async", "cp_async", 4),
 )
 """Those that copy as the fastest did in 132 of 147 drawn problems (docs/decisions/0042-tiles-of-ffma.md). Of 227 plans
-where A alone came through registers none was the fastest of its problem."""
+where A alone came through registers none was the fastest of its problem. Of 451 problems a k of 32, or 8 of 16 steps
+unrolled, was the fastest in 13; without them the best plan takes 1.001 of the time (H200, docs/decisions/0088)."""
 
 
 def _with_copies(tiles: Columns, ways: Sequence[tuple[object, ...]], gemm: Gemm, **options: Any) -> Columns:
@@ -340,13 +339,35 @@ def simt_core(gemm: Gemm) -> Columns:
     """Tiles of FMAs that the choice looks at. What is legal depends on formats, orders and rows alone; a table of each
     is kept."""
     odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm))
-    key = ("simt", gemm.dtype, gemm.product, gemm.out, gemm.accumulators, gemm.a, gemm.b, gemm.c, *odd)
+    columns = next((some for some in _NARROW_TILES if _FEW_COLUMNS < gemm.n <= some), 0)
+    key = ("simt", gemm.dtype, gemm.product, gemm.out, gemm.accumulators, gemm.a, gemm.b, gemm.c, *odd, columns)
     found = _CORES.get(key)
     if found is None:
         tiles = simt_tiles()
-        found = _with_copies(tiles[_in_core(tiles)], _CORE_WAYS, gemm, raster_rows=(1,), persistent=(0,))
-        found = _CORES[key] = found.kept()
+        kept = _in_core(tiles) | _is_narrow(tiles, columns)
+        found = _with_copies(tiles[kept], _CORE_WAYS, gemm, raster_rows=(1,), persistent=(0,))
+        short = (found.k == 16) & (found.a_transport == "cp_async") & (accumulators_of(found) == _SHORT_RING_SUMS)
+        found = _CORES[key] = found.with_columns(stages=np.where(short, 3, found.stages)).kept()
     return found
+
+
+_SHORT_RING_SUMS = 32
+"""Accumulators of a thread of kernels that have three stages of 16 of k: 0.965 of the time with four (31 pairs, 0.83 to
+1.06). Those of 48 and 64 take 0.99 and 0.997 so, of 96 1.01 (164; H200, docs/decisions/0088)."""
+
+_NARROW_TILES = (16, 32, 48)
+"""Columns of the tiles that are made for as few columns of C, each for more than the one before."""
+
+_FEW_COLUMNS = 8
+"""Of C, up to which kernels of GEMV are faster (three of three problems; H200, docs/decisions/0088)."""
+
+
+def _is_narrow(c: Columns, columns: int) -> Any:
+    """Tiles of so many columns whose warps have eight rows of lanes, by 4 columns of a thread, or 8 where tiles have
+    32."""
+    high, wide, warps = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // WARP_THREADS, warps_of(c)
+    tiles = (c.n == columns) & (c.lanes_m == 8) & np.isin(c.m, (32, 64, 96, 128, 192, 256)) & (warps <= 8)
+    return tiles & (wide == (8 if columns == 32 else 4)) & (high * wide >= np.where(columns == 16, 16, 32))
 
 
 def simt_streams(c: Columns, gemm: Gemm) -> Columns:
@@ -398,7 +419,7 @@ def simt_tiles() -> Columns:
     m, n, sums = warp_m * c.down, warp_n * c.across, c.high * c.wide
     small = m * n <= _SMALL_TILE
     kept = (warps >= np.where(small, 2, 4)) & (warps <= 12) & (sums * warps <= _MOST_SUMS_OF_A_BLOCK)
-    kept &= (m <= 256) & (n >= 32) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
+    kept &= (m <= 256) & (n >= 16) & (n <= 256) & (sums <= _MOST_SUMS) & ((sums >= 32) | small)
     sizes = {"m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "lanes_m": c.lanes_m}
     found = Columns({name: column[kept] for name, column in sizes.items()})
     usual = np.maximum(c.high, c.wide)[kept] < min(_LONG_THREADS)

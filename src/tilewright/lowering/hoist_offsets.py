@@ -1,4 +1,4 @@
-"""Pass 6: what an offset of a pipelined loop owes to the thread alone is computed once, in front of the loop.
+"""Pass 7: what an offset of a pipelined loop owes to the thread alone is computed once, in front of the loop.
 
     for k_tile: load &A_tile[slot][m(lane) + 16 * i][k(lane, step)]
 ->  for step: A_frag_at[step] = m(lane) * 64 + k(lane, step)
@@ -29,7 +29,17 @@ from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Ref, Var, bi
 from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, For, If, Let, LoadMatrices, Move, Stmt
-from tilewright.ir.visit import exprs_of, rebuild, simplify, sub_exprs, substitute, variables, walk
+from tilewright.ir.visit import (
+    exprs_of,
+    rebuild,
+    simplify,
+    sub_exprs,
+    substitute,
+    sum_of,
+    terms_of,
+    variables,
+    walk,
+)
 from tilewright.problem.gemm import LEADING
 
 PARAMETERS = frozenset({*LEADING, PART_OF_K.name, *(size.name for size in SIZES.values())})
@@ -133,9 +143,9 @@ class _Hoisted:
             offset = row * place.buffer.shape[-1] + column
         else:
             *slot, offset = (substitute(index, dict(values)) for index in place.index)
-        terms = _terms(simplify(_remainders(offset), ranges))
+        terms = terms_of(simplify(_remainders(offset), ranges))
         if self.has_pointers:
-            terms = [part for term in terms for part in _terms(_above_xor(term, ranges))]
+            terms = [part for term in terms for part in terms_of(_above_xor(term, ranges))]
         moving = {self.loop.var, *(carried.name for carried in self.loop.carried)}
         # Counts of unrolled loops and kernel parameters are the same for all threads.
         own = [t for t in terms if variables(t) - set(inner) - PARAMETERS and not variables(t) & moving]
@@ -144,15 +154,15 @@ class _Hoisted:
         if not own or len(counted) > 1 or offset.dtype is not I32:
             return place
         name = f"{origin}_{'at' if is_shared else 'from'}"
-        base = self._named(name, simplify(_sum(own), ranges), {name: inner[name] for name in counted})
-        moved = _sum([base, *rest])
+        base = self._named(name, simplify(sum_of(own), ranges), {name: inner[name] for name in counted})
+        moved = sum_of([base, *rest])
         return Ref(place.buffer, (*slot, ZERO, moved) if is_shared else (*slot, moved))
 
     def _pointed(self, place: Ref, origin: str, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Ref:
         """A place in global memory by a pointer that moves on: only constants are added to it."""
         offset = substitute(place.index[-1], dict(values))
         ranges = {**self.bounds, **{name: Interval(0, last - 1) for name, last in inner.items()}}
-        terms = _terms(simplify(_remainders(offset), ranges))
+        terms = terms_of(simplify(_remainders(offset), ranges))
         added = [term for term in terms if variables(term) <= set(inner)]
         based = [term for term in terms if term not in added]
         moving = [term for term in based if self.loop.var in variables(term)]
@@ -162,16 +172,16 @@ class _Hoisted:
             return self._place(place, origin, values, inner)
         begin = [simplify(term, ranges) for term in based if term not in moving]
         near = [term for term in begin if variables(term) <= PARAMETERS]
-        own = simplify(_sum([term for term in begin if term not in near]), ranges)
-        stride = simplify(_sum([stride for stride in strides if stride is not None]), ranges)
+        own = simplify(sum_of([term for term in begin if term not in near]), ranges)
+        stride = simplify(sum_of([stride for stride in strides if stride is not None]), ranges)
         pointers = sum(int(buffer.shape[0]) for buffer in self.pointers)
         if (place.buffer, own) in self.pointed and near and pointers + max(counted.values(), default=1) > MOST_POINTERS:
             self._needed((place.buffer, own), counted)
             pointer, added = self.pointed[place.buffer, own], [*near, *added]
         else:
-            start = simplify(_sum([own, *near]), ranges)
+            start = simplify(sum_of([own, *near]), ranges)
             pointer = self._pointer(f"{origin}_here", place.buffer, start, stride, counted)
-        return Ref(place.buffer, (_sum([pointer, *added]),))
+        return Ref(place.buffer, (sum_of([pointer, *added]),))
 
     def _pointer(self, name: str, into: Buffer, start: Expr, stride: Expr, counted: Mapping[str, int]) -> Expr:
         """The pointer that begins at `start` and moves by `stride`; one for each turn of an unrolled loop."""
@@ -259,13 +269,13 @@ def _above_xor(expr: Expr, ranges: Bounds) -> Expr:
     if high is None:
         return expr
     above = 1 << int(high).bit_length()
-    terms = _terms(expr.a)
+    terms = terms_of(expr.a)
     multiples = [term for term in terms if _is_multiple(term, above)]
-    rest = simplify(_sum([term for term in terms if term not in multiples]), ranges)
+    rest = simplify(sum_of([term for term in terms if term not in multiples]), ranges)
     found = interval(rest, ranges)
     if not multiples or found.low is None or found.low < 0 or found.high is None or found.high >= above:
         return expr
-    return _sum([*multiples, binary(Op.XOR, rest, expr.b)])
+    return sum_of([*multiples, binary(Op.XOR, rest, expr.b)])
 
 
 def _is_multiple(term: Expr, of: int) -> bool:
@@ -284,24 +294,3 @@ def _factor(term: Expr, name: str) -> Expr | None:
                 inner = _factor(one, name)
                 return None if inner is None else inner * other
     return None
-
-
-def _terms(expr: Expr) -> list[Expr]:
-    """The terms of a sum, products of sums multiplied out."""
-    match expr:
-        case Binary(op=Op.ADD):
-            return [*_terms(expr.a), *_terms(expr.b)]
-        case Binary(op=Op.MUL):
-            left, right = _terms(expr.a), _terms(expr.b)
-            if len(left) > 1 or len(right) > 1:
-                return [a * b for a in left for b in right]
-            return [expr]
-        case _:
-            return [expr]
-
-
-def _sum(terms: list[Expr]) -> Expr:
-    total: Expr = ZERO
-    for term in terms:
-        total = total + term
-    return total

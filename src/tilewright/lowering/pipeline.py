@@ -30,6 +30,7 @@ from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
 from tilewright.lowering.ordered_sums import partial_elements
 from tilewright.lowering.place_barriers import place_barriers
 from tilewright.lowering.scheduler import Scheduler, assumed_exact
+from tilewright.lowering.thread_guards import thread_guards
 from tilewright.problem.gemm import Dim
 
 
@@ -84,6 +85,8 @@ def lower(
     body = checked("place_barriers", place_barriers(body))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
+    # Behind the pass that joins the terms of a sum.
+    body = checked("thread_guards", thread_guards(body, program))
     # Only what is flat can be split into a thread's own part and the loop's.
     body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
     x, y, z = (simplify(extent, bounds_of(program)) for extent in Scheduler(program).grid)

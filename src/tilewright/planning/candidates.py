@@ -308,25 +308,23 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
     small = (sums >= _LEAST_BETWEEN) & (sums <= _MOST_BETWEEN)
     covered = small & ((sums * warps <= _FEW_SUMS) | ((sums == _MOST_BETWEEN) & (c.k == _DEEP)))
     by_async = (c.a_transport == "cp_async") & (c.b_transport == "cp_async")
-    ahead = by_async & unrolled & _runs_ahead(c, gemm)
+    ahead = by_async & unrolled & _runs_ahead(c)
     between = ahead | (unrolled & ((by_registers & large) | (by_async & covered)))
     early = few | (c.stream_k > 0)
     return c.with_columns(dependent_launch=early, interleaved_copies=between, double_buffered_fragments=ahead)
 
 
-def _runs_ahead(c: Columns, gemm: Gemm) -> Any:
+def _runs_ahead(c: Columns) -> Any:
     """Kernels by cp.async that load fragments a k step ahead of their FMAs, the first of a tile behind the barrier
     before it, with copies between the k steps: their warps never all wait. Beside those that do not (H200, record
     0083): threads of 48 and 64 accumulators with a k of 16 take 0.976 of the time (115 kernels, 0.86 to 1.07), eight
-    warps with 96 0.95 (30, 0.89 to 0.995), stream-K of 128 x 128 x 8 0.935 (10). Four warps with 96 or 128 take 0.94
-    where m, n and k have no edges (38, 0.81 to 1.02); with guards there are too few registers, 1.04 and up to 1.5, and
-    so with copies through registers (1.06)."""
+    warps with 96 0.95 (30, 0.89 to 0.995). Four warps with 96 or more take 0.96 at edges, and as stream-K 0.99 (184,
+    0.66 to 1.88), 0.976 elsewhere (42): by guards of a thread's own row there are registers (`guards_own_rows`). With
+    copies through registers there are not (1.06)."""
     sums, warps = accumulators_of(c), warps_of(c)
-    even = (gemm.m % c.m == 0) & (gemm.n % c.n == 0) & (gemm.k % c.k == 0) & (c.stream_k == 0)
     found = (sums >= 48) & (sums <= _MOST_BETWEEN) & (c.k == _DEEP)
     found |= (sums == _LARGE_THREADS) & (warps == 8)
-    found |= (sums >= _LARGE_THREADS) & (warps == 4) & even
-    return found | ((sums == 128) & (c.k < _DEEP) & (c.stream_k > 0))
+    return found | ((sums >= _LARGE_THREADS) & (warps == 4))
 
 
 _LEAST_BETWEEN, _MOST_BETWEEN, _DEEP, _FEW_SUMS = 32, 64, 16, 768

@@ -10,7 +10,16 @@ from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.layout.arrangement import Arrangement, Auto, Interleaved, Permuted, SwizzleAtoms, Xor
 from tilewright.problem.gemm import DIMS, Dim, OperandName
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_count, check_member, check_new_names, find_loop, find_tile, refuse
+from tilewright.schedule.step import (
+    Step,
+    check_count,
+    check_flag,
+    check_member,
+    check_new_names,
+    find_loop,
+    find_tile,
+    refuse,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,12 +90,15 @@ class Distribute(Step):
     thread one run of them. Chunks run along the dimension that is contiguous in global memory.
     row_threads: so many threads lie side by side along a row, and the others below; a thread's chunks of one row are
     then a constant apart, and share an address. 0: as many as a row has chunks.
+    thread_guards: at edges all chunks of a thread compare its own row with what is left of the matrix, a number that
+    all threads share, in the place of a row for each chunk: fewer registers.
     """
 
     tile: str
     vector: int = 1
     pattern: Pattern = Pattern.CYCLIC
     row_threads: int = 0
+    thread_guards: bool = False
 
     speaks_of = ("tile",)
 
@@ -100,7 +112,8 @@ class Distribute(Step):
             refuse(f"{doing}: it is distributed already.", hint="use Distribute once for a tile.")
         check_count(self.vector, 1, doing, "its vector width")
         check_count(self.row_threads, 0, doing, "the number of threads along a row")
-        distribution = Distribution(self.vector, self.pattern, self.row_threads)
+        check_flag(self.thread_guards, doing, "thread_guards")
+        distribution = Distribution(self.vector, self.pattern, self.row_threads, self.thread_guards)
         return check_program(program.with_tile(replace(staged, distribution=distribution)), doing)
 
 

@@ -1,0 +1,76 @@
+"""What kernels of mma.sync take where rows of A or B are not multiples of 16 bytes, so that copies are narrow.
+
+The performance model counts copies as wide ones. Narrow ones are more of them: each takes registers, which cost blocks
+their place on an SM. Those of less than 4 bytes cp.async does not copy: a thread loads elements, waits, and stores
+them, so that each k tile takes as long as memory takes to answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS, DeviceSpec
+from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.tile_sizes import accumulators_of, warps_of
+from tilewright.planning.cost.block_clocks import rounds_of
+from tilewright.planning.cost.launches import Around, Sizes
+from tilewright.problem.gemm import Gemm
+
+_LEAST_ASYNC_BYTES = 4
+"""That cp.async copies."""
+
+_OTHER_REGISTERS, _REGISTERS_OF_A_COPY, _REGISTERS_TOGETHER = 32, 2, 8
+"""Of a thread, beside two for each accumulator; of each of its copies into a stage; and of which ptxas takes multiples.
+ptxas gives 16 x 128 x 32 by four warps with 33 copies 128 where this says 136, 64 x 128 x 32 with 34 242 and 232, 32 x
+64 x 64 with 12 by eight 116 and 96."""
+
+_ANSWER_CLOCKS, _ELEMENT_CLOCKS = 804.0, 9.15
+"""Of a k tile, from loads of elements to their stores; and of each element of a thread."""
+
+_ELEMENT_BYTES_PER_CLOCK, _ASYNC_BYTES_PER_CLOCK = 33.3, 17.5
+"""That an SM gets of elements, and by cp.async beside them. H200: with these four constants 212 plans of 17 products of
+2 to 57 rows take what is estimated but for 0.13 in the logarithm, 0.25 with element copies counted as wide ones of 0.4
+of their speed."""
+
+
+def copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> tuple[Column, Column]:
+    """Of A and of B into a stage of mma.sync's ring: pieces as wide as their rows allow."""
+    threads, row_bytes = WARP_THREADS * warps_of(c), c.k * gemm.dtype.bytes
+    a_bytes, b_bytes = around.row_bytes("A"), around.row_bytes("B")
+    return c.m * row_bytes / (a_bytes * threads), c.n * row_bytes / (b_bytes * threads)
+
+
+def room_for_copies(c: Columns, gemm: Gemm, around: Around, spec: DeviceSpec) -> Column:
+    """Blocks of an SM whose threads have registers for their copies."""
+    a_copies, b_copies = copies_of_a_thread(c, gemm, around)
+    registers = _OTHER_REGISTERS + 2 * accumulators_of(c) + _REGISTERS_OF_A_COPY * (a_copies + b_copies)
+    registers = _REGISTERS_TOGETHER * np.ceil(registers / _REGISTERS_TOGETHER)
+    registers = np.minimum(spec.max_registers_per_thread, registers)
+    return np.maximum(1, spec.registers_per_sm // (registers * WARP_THREADS * warps_of(c))).astype(np.int64)
+
+
+def copies_elements(around: Around) -> bool:
+    """Whether threads copy A or B element by element."""
+    return around.loads_bytes < _LEAST_ASYNC_BYTES
+
+
+def waiting_clocks(
+    c: Columns, gemm: Gemm, around: Around, sizes: Sizes, per_sm: Column, most: Any, steps: Any, ends: Any
+) -> Any:
+    """Of the busiest SM, with `most` blocks, of which so many share it: what it takes at least for copies by elements.
+    steps: k tiles of a block. ends: clocks before the first and after the last one."""
+    elements, element_bytes, async_bytes = 0.0, 0.0, 0.0
+    tiles = zip(("A", "B"), (c.m, c.n), (sizes.m, sizes.n), copies_of_a_thread(c, gemm, around), strict=True)
+    for name, tile, size, copies in tiles:
+        tile_bytes = np.minimum(tile, size) * c.k * gemm.dtype.bytes
+        if around.row_bytes(name) < _LEAST_ASYNC_BYTES:
+            elements, element_bytes = elements + copies, element_bytes + tile_bytes
+        else:
+            async_bytes = async_bytes + tile_bytes
+    wait = _ANSWER_CLOCKS + _ELEMENT_CLOCKS * elements
+    copied = element_bytes / _ELEMENT_BYTES_PER_CLOCK + async_bytes / _ASYNC_BYTES_PER_CLOCK
+    together, rounds, left = rounds_of(per_sm, most)
+    whole = rounds * (steps * (wait + together * copied) + ends)
+    return whole + (left > 0) * (steps * (wait + left * copied) + ends)

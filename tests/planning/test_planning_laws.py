@@ -31,7 +31,17 @@ from tilewright.model.time import DRAM_SHARE
 from tilewright.planning import candidates, coded, coded_wgmma, folding, gated, ragged, sharing, skinny
 from tilewright.planning.account import account_of
 from tilewright.planning.assembly import Request, part_length, plan_of
-from tilewright.planning.cost import block_clocks, exchange, gemv, groups, launches, plans, promising, warp_terms
+from tilewright.planning.cost import (
+    block_clocks,
+    exchange,
+    gemv,
+    groups,
+    launches,
+    narrow_copies,
+    plans,
+    promising,
+    warp_terms,
+)
 from tilewright.planning.cost import coded as cost_of_coded
 from tilewright.planning.estimates import is_ruled_out, is_shared, needs_workspace, registers_of
 from tilewright.planning.kernels import Shape, variant_of, weakest
@@ -199,7 +209,7 @@ def test_copies_of_a_thread_into_a_stage() -> None:
         around = launches.Around(Packing(frozenset(packed)), a, b, 16, 1)
         wide_a, wide_b = (16 if name in packed else own for name, own in (("A", a), ("B", b)))
         expected = (64 / wide_a + 64 / wide_b) * 32 * 2 / (32 * 4)
-        assert plans._copies_of_a_thread(columns(MMA), gemm, around).tolist() == [expected]
+        assert sum(narrow_copies.copies_of_a_thread(columns(MMA), gemm, around)).tolist() == [expected]
         assert around.loads_bytes == min(wide_a, wide_b)
         assert around.stores_bytes == (16, 16)
     assert launches.Around(Packing(), 16, 16, 4, 1).stores_bytes == (4, 16)

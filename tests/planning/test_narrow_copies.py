@@ -63,13 +63,12 @@ def test_the_compiler_takes_about_as_many(kernel: MmaConfig) -> None:
 def test_elements_wait_in_each_k_tile() -> None:
     """Of 6 x 50257 x 2560 the 3 blocks of the busiest SM load 128 columns of 32 rows each, by elements."""
     c, sizes = columns(SKINNY), Sizes(6, 50257, 2560)
-    most, steps, ends = np.array([3.0]), np.array([80]), np.array([500.0])
-    (found,) = narrow_copies.waiting_clocks(c, ODD, around(16, 2), sizes, np.array([3]), most, steps, ends)
-    wait = 804 + 9.15 * 32  # a thread has 32 elements
-    assert found == pytest.approx(80 * (wait + 3 * (128 * 64 / 33.3 + 6 * 64 / 17.5)) + 500)
-    (twice,) = narrow_copies.waiting_clocks(c, ODD, around(16, 2), sizes, np.array([2]), most, steps, ends)
-    one = 80 * (wait + 128 * 64 / 33.3 + 6 * 64 / 17.5) + 500
-    assert twice == pytest.approx(80 * (wait + 2 * (128 * 64 / 33.3 + 6 * 64 / 17.5)) + 500 + one)
+    most, steps = np.array([3.0]), np.array([80])
+    wait = 817 + 8 * 32  # a thread has 32 elements
+    a_clocks = 3 * 6 * 64 / 42  # 6 rows of A for each block
+    for per_sm, rounds in ((3, 1), (2, 2), (1, 3)):
+        (found,) = narrow_copies.waiting_clocks(c, ODD, around(16, 2), sizes, np.array([per_sm]), most, steps)
+        assert found == pytest.approx(80 * (rounds * wait + a_clocks))
 
 
 def test_only_what_cp_async_cannot_copy_waits() -> None:

@@ -73,7 +73,7 @@ def sm_clocks(
     before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)
     parts, k_tiles = c.split_k > 1, np.broadcast_to(setting.k_tiles, len(c))
     whole, part = clocks.ends(*stores[0]), clocks.ends(*stores[1]) if parts.any() else None
-    together, rounds, left = rounds_of(per_sm, most)
+    together, rounds, left = _rounds_of(per_sm, most)
 
     def step_and_ends(at: Any, parts: Any) -> tuple[Any, Any]:
         ends = whole.take(at)
@@ -90,7 +90,7 @@ def sm_clocks(
     return total, step, ends
 
 
-def rounds_of(per_sm: Any, most: Any) -> tuple[Any, Any, Any]:
+def _rounds_of(per_sm: Any, most: Any) -> tuple[Any, Any, Any]:
     """Of `most` blocks of an SM, where so many fit: how many run together, how often, and those that are left."""
     together = np.maximum(1, np.minimum(per_sm, most)).astype(np.int64)
     rounds = np.floor(most / together)
@@ -102,7 +102,7 @@ def busiest_clocks(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, loads_by
     assert c.table is not None
     clocks = _known(kind, c.table, gemm, spec, loads_bytes)
     before = clocks.first - 1 if c.rows is None else (clocks.first - 1).take(c.rows)
-    together, rounds, left = rounds_of(blocks_per_sm(kind, c, gemm, spec), most)
+    together, rounds, left = _rounds_of(blocks_per_sm(kind, c, gemm, spec), most)
     total = rounds * clocks.step.take(before + together)
     some = np.flatnonzero(left)
     total[some] += clocks.step.take(before[some] + left[some])

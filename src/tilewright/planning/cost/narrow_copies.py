@@ -14,7 +14,6 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
-from tilewright.planning.cost.block_clocks import rounds_of
 from tilewright.planning.cost.launches import Around, Sizes
 from tilewright.problem.gemm import Gemm
 
@@ -26,13 +25,13 @@ _OTHER_REGISTERS, _REGISTERS_OF_A_COPY, _REGISTERS_TOGETHER = 32, 2, 8
 ptxas gives 16 x 128 x 32 by four warps with 33 copies 128 where this says 136, 64 x 128 x 32 with 34 242 and 232, 32 x
 64 x 64 with 12 by eight 116 and 96."""
 
-_ANSWER_CLOCKS, _ELEMENT_CLOCKS = 804.0, 9.15
+_ANSWER_CLOCKS, _ELEMENT_CLOCKS = 817.0, 8.0
 """Of a k tile, from loads of elements to their stores; and of each element of a thread."""
 
-_ELEMENT_BYTES_PER_CLOCK, _ASYNC_BYTES_PER_CLOCK = 33.3, 17.5
-"""That an SM gets of elements, and by cp.async beside them. H200: with these four constants 212 plans of 17 products of
-2 to 57 rows take what is estimated but for 0.13 in the logarithm, 0.25 with element copies counted as wide ones of 0.4
-of their speed."""
+_ASYNC_BYTES_PER_CLOCK = 42.0
+"""Of what cp.async copies meanwhile. H200: 62 products of 2 to 64 rows, whose rows of A or B begin at any element, take
+what these three constants say but for 0.142 in the logarithm, 0.25 with such copies counted as wide ones of 0.4 of
+their speed; fitted to 17 of the products, they were the same within 6 % (record 0089)."""
 
 
 def copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> tuple[Column, Column]:
@@ -56,21 +55,15 @@ def copies_elements(around: Around) -> bool:
     return around.loads_bytes < _LEAST_ASYNC_BYTES
 
 
-def waiting_clocks(
-    c: Columns, gemm: Gemm, around: Around, sizes: Sizes, per_sm: Column, most: Any, steps: Any, ends: Any
-) -> Any:
-    """Of the busiest SM, with `most` blocks, of which so many share it: what it takes at least for copies by elements.
-    steps: k tiles of a block. ends: clocks before the first and after the last one."""
-    elements, element_bytes, async_bytes = 0.0, 0.0, 0.0
+def waiting_clocks(c: Columns, gemm: Gemm, around: Around, sizes: Sizes, per_sm: Column, most: Any, steps: Any) -> Any:
+    """What copies by elements take more, of the busiest SM with `most` blocks, of which so many share it at a time.
+    steps: k tiles of a block."""
+    elements, async_bytes = 0.0, 0.0
     tiles = zip(("A", "B"), (c.m, c.n), (sizes.m, sizes.n), copies_of_a_thread(c, gemm, around), strict=True)
     for name, tile, size, copies in tiles:
-        tile_bytes = np.minimum(tile, size) * c.k * gemm.dtype.bytes
         if around.row_bytes(name) < _LEAST_ASYNC_BYTES:
-            elements, element_bytes = elements + copies, element_bytes + tile_bytes
+            elements = elements + copies
         else:
-            async_bytes = async_bytes + tile_bytes
-    wait = _ANSWER_CLOCKS + _ELEMENT_CLOCKS * elements
-    copied = element_bytes / _ELEMENT_BYTES_PER_CLOCK + async_bytes / _ASYNC_BYTES_PER_CLOCK
-    together, rounds, left = rounds_of(per_sm, most)
-    whole = rounds * (steps * (wait + together * copied) + ends)
-    return whole + (left > 0) * (steps * (wait + left * copied) + ends)
+            async_bytes = async_bytes + np.minimum(tile, size) * c.k * gemm.dtype.bytes
+    waits = np.ceil(most / np.maximum(1, per_sm)) * (_ANSWER_CLOCKS + _ELEMENT_CLOCKS * elements)
+    return steps * (waits + most * async_bytes / _ASYNC_BYTES_PER_CLOCK)

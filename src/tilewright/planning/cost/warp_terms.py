@@ -82,7 +82,7 @@ def kernels_timed(
     clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
     by_elements = narrow and copies_elements(around)
     if by_elements:
-        clocks = np.maximum(clocks, waiting_clocks(c, read, around, sizes, together, most, steps, ends))
+        clocks = clocks + waiting_clocks(c, read, around, sizes, together, most, steps)
     exchange = exchange_clocks(c, together, ceil_div(k_tiles, np.maximum(steps, 1)) - 1)
     clocks = clocks + np.ceil(blocks / (sms * together)) * exchange
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)

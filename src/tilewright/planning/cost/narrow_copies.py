@@ -33,6 +33,16 @@ _ASYNC_BYTES_PER_CLOCK = 42.0
 what these three constants say but for 0.142 in the logarithm, 0.25 with such copies counted as wide ones of 0.4 of
 their speed; fitted to 17 of the products, they were the same within 6 % (record 0089)."""
 
+_MOST_COPIES = 64
+"""Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
+caches of instructions. H100, bf16, 8 x 50265 x 768: 324 us with 64 copies (59 KB of code), 332 with 66 (107 KB), 58
+with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimated (benchmarks/choice_sweep.py)."""
+
+_ROWS_OF_A_THREAD = 2
+"""Of the longer side of a tile, from which on the same holds of kernels that copy elements: all 24 that were measured
+took 4.8 to 32 times of the best of their 14 problems, with 50 to 149 KB of code, 1,000 others with up to 1.5 rows at
+most 3 times (H200, record 0089)."""
+
 
 def copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> tuple[Column, Column]:
     """Of A and of B into a stage of mma.sync's ring: pieces as wide as their rows allow."""
@@ -48,6 +58,15 @@ def room_for_copies(c: Columns, gemm: Gemm, around: Around, spec: DeviceSpec) ->
     registers = _REGISTERS_TOGETHER * np.ceil(registers / _REGISTERS_TOGETHER)
     registers = np.minimum(spec.max_registers_per_thread, registers)
     return np.maximum(1, spec.registers_per_sm // (registers * WARP_THREADS * warps_of(c))).astype(np.int64)
+
+
+def loops_fit_caches(c: Columns, gemm: Gemm, around: Around) -> Any:
+    """Which kernels have loops that the caches of instructions hold."""
+    a_copies, b_copies = copies_of_a_thread(c, gemm, around)
+    fits = a_copies + b_copies < _MOST_COPIES
+    if copies_elements(around):
+        fits &= np.maximum(c.m, c.n) < _ROWS_OF_A_THREAD * WARP_THREADS * warps_of(c)
+    return fits
 
 
 def copies_elements(around: Around) -> bool:

@@ -29,17 +29,12 @@ from tilewright.planning.cost.launches import (
     moving,
     packing_seconds,
 )
-from tilewright.planning.cost.narrow_copies import copies_of_a_thread
+from tilewright.planning.cost.narrow_copies import loops_fit_caches
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
 from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
-
-_MOST_COPIES = 64
-"""Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
-caches of instructions. H100, bf16, 8 x 50265 x 768: 324 us with 64 copies (59 KB of code), 332 with 66 (107 KB), 58
-with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimated (benchmarks/choice_sweep.py)."""
 
 CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
@@ -90,7 +85,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     else:
         kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)
         if kind == "mma" and around.loads_bytes < TMA_BYTES and spec.compute_capability == FITTED_FOR:
-            kernel = np.where(sum(copies_of_a_thread(c, gemm, around)) < _MOST_COPIES, kernel, np.inf)
+            kernel = np.where(loops_fit_caches(c, gemm, around), kernel, np.inf)
     before: Any = 0.0
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)

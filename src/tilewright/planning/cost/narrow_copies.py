@@ -53,20 +53,33 @@ def copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> tuple[Column, 
 
 def room_for_copies(c: Columns, gemm: Gemm, around: Around, spec: DeviceSpec) -> Column:
     """Blocks of an SM whose threads have registers for their copies."""
-    a_copies, b_copies = copies_of_a_thread(c, gemm, around)
-    registers = _OTHER_REGISTERS + 2 * accumulators_of(c) + _REGISTERS_OF_A_COPY * (a_copies + b_copies)
-    registers = _REGISTERS_TOGETHER * np.ceil(registers / _REGISTERS_TOGETHER)
-    registers = np.minimum(spec.max_registers_per_thread, registers)
-    return np.maximum(1, spec.registers_per_sm // (registers * WARP_THREADS * warps_of(c))).astype(np.int64)
+
+    def found(c: Columns) -> Any:
+        a_copies, b_copies = copies_of_a_thread(c, gemm, around)
+        registers = _OTHER_REGISTERS + 2 * accumulators_of(c) + _REGISTERS_OF_A_COPY * (a_copies + b_copies)
+        registers = _REGISTERS_TOGETHER * np.ceil(registers / _REGISTERS_TOGETHER)
+        registers = np.minimum(spec.max_registers_per_thread, registers)
+        room = spec.registers_per_sm // (registers * WARP_THREADS * warps_of(c))
+        return np.maximum(1, room).astype(np.int64)
+
+    return c.fact(("room for copies", *_widths(gemm, around), spec), found)
 
 
 def loops_fit_caches(c: Columns, gemm: Gemm, around: Around) -> Any:
     """Which kernels have loops that the caches of instructions hold."""
-    a_copies, b_copies = copies_of_a_thread(c, gemm, around)
-    fits = a_copies + b_copies < _MOST_COPIES
-    if copies_elements(around):
-        fits &= np.maximum(c.m, c.n) < _ROWS_OF_A_THREAD * WARP_THREADS * warps_of(c)
-    return fits
+
+    def found(c: Columns) -> Any:
+        a_copies, b_copies = copies_of_a_thread(c, gemm, around)
+        fits = a_copies + b_copies < _MOST_COPIES
+        if copies_elements(around):
+            fits &= np.maximum(c.m, c.n) < _ROWS_OF_A_THREAD * WARP_THREADS * warps_of(c)
+        return fits
+
+    return c.fact(("loops", *_widths(gemm, around)), found)
+
+
+def _widths(gemm: Gemm, around: Around) -> tuple[int, ...]:
+    return gemm.dtype.bytes, around.row_bytes("A"), around.row_bytes("B")
 
 
 def copies_elements(around: Around) -> bool:

@@ -369,13 +369,13 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) ->
     """
     rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
     b_once = (rows == 1) | ((rows <= readers) & (c.raster_rows >= readers))
-    if count > 1 and readers == _READERS:  # a batch
-        b_once &= count * gemm.m * (gemm.k * gemm.dtype.bytes + gemm.n * gemm.out.bytes) <= _KEPT_BESIDE_BYTES
+    beside_bytes = count * gemm.m * (gemm.k * gemm.dtype.bytes + gemm.n * gemm.out.bytes)
+    is_large = count > 1 and readers == _READERS and beside_bytes > _KEPT_BESIDE_BYTES  # a batch
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
     whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
     large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
     lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
-    read = np.where(b_once, "B", np.where(a_once, "A", ""))
+    read = np.where(b_once, "" if is_large else "B", np.where(a_once, "A", ""))
     return np.char.add(read, np.where(large & lines, "C", ""))
 
 

@@ -29,9 +29,8 @@ _ANSWER_CLOCKS, _ELEMENT_CLOCKS = 817.0, 8.0
 """Of a k tile, from loads of elements to their stores; and of each element of a thread."""
 
 _ASYNC_BYTES_PER_CLOCK = 42.0
-"""Of what cp.async copies meanwhile. H200: 62 products of 2 to 64 rows, whose rows of A or B begin at any element, take
-what these three constants say but for 0.142 in the logarithm, 0.25 with such copies counted as wide ones of 0.4 of
-their speed; fitted to 17 of the products, they were the same within 6 % (record 0089)."""
+"""Of what cp.async copies meanwhile. H200: 62 products, most of 2 to 64 rows, whose rows of A or B begin at any element,
+take what these three constants say but for 0.142 in the logarithm (record 0089)."""
 
 _MOST_COPIES = 64
 """Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
@@ -40,8 +39,7 @@ with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimat
 
 _ROWS_OF_A_THREAD = 2
 """Of the longer side of a tile, from which on the same holds of kernels that copy elements: all 24 that were measured
-took 4.8 to 32 times of the best of their 14 problems, with 50 to 149 KB of code, 1,000 others with up to 1.5 rows at
-most 3 times (H200, record 0089)."""
+took 4.8 to 32 times of the best of their problems (H200, record 0089)."""
 
 
 def copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> tuple[Column, Column]:

@@ -71,6 +71,17 @@ def test_an_operand_with_one_or_two_readers_of_each_tile_leaves_first() -> None:
     assert [first(by_row, rows, columns) for rows, columns in ((1, 40), (2, 40), (40, 2))] == ["B", "", "A"]
 
 
+@pytest.mark.parametrize(("count", "first"), [(1, "B"), (57, "B"), (120, "B"), (121, ""), (1000, "")])
+def test_b_of_a_batch_leaves_first_where_a_and_c_then_stay(count: int, first: str) -> None:
+    """48 x 1336 and 48 x 1392 have 0.26 MB: 121 of them more than 30 MiB. Groups have one reader, and a record of their
+    own."""
+    kernel, gemm = WgmmaConfig((48, 192, 64), 1, raster_rows=16, swap_ab=True), Gemm(48, 1336, 1392, BF16, out=BF16)
+    rows = gemm.m * (gemm.n + gemm.k) * 2
+    assert (count * rows > 30 << 20) is (count > 1 and first == "")
+    assert str(leaves_first(kernel, gemm, count)) == first
+    assert str(leaves_first(kernel, gemm, count, readers=1)) == "B"
+
+
 def test_a_result_leaves_first_where_the_l2_does_not_hold_it() -> None:
     staged, narrow, alone = (WgmmaConfig((128, 256, 64), raster_rows=16, subtile=subtile) for subtile in (64, 32, 0))
     large, odd, parts = (Gemm(8192, n, 512, BF16, out=BF16) for n in (8192, 8191, 8192 + 32))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,13 @@ from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_co
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_registers, stores_rows, tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_registers, reads_orders, stores_rows, tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.planning.cost.correction import FITTED_FOR
 from tilewright.planning.cost.promising import k_tile_work, tiles_along
+from tilewright.planning.cost.wgmma_terms import boxes_across
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -194,7 +196,8 @@ H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """Tiles that a problem fills and that keep the SMs busy."""
-    c = _core(wgmma_core(gemm), len(gemm.products))
+    across = (reads_orders(gemm) and gemm.operand(name).contiguous != "k" for name in ("A", "B"))
+    c = _core(wgmma_core(gemm), len(gemm.products), tuple(gemm.dtype.bytes * of for of in across))
     rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
     tiles = rows * columns
     kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
@@ -204,30 +207,38 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 
 
 @cache
-def _core(core: Columns, products: int) -> Columns:
+def _core(core: Columns, products: int, across_bytes: tuple[int, int]) -> Columns:
     """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
-    and the time of a k tile of all blocks of an SM as `promising` sees it. products: of pieces."""
-    kind = 2 * core.swap_ab + core.left_in_registers
+    and the time of a k tile of all blocks of an SM as `promising` sees it. products: of pieces. across_bytes: of an
+    element of A, and of B, that runs along m or n in memory; 0 where it runs along k."""
+    kind, (a_bytes, b_bytes) = 2 * core.swap_ab + core.left_in_registers, across_bytes
     return core.with_columns(
-        least_m=_next_smaller(core.m, kind),
-        least_n=_next_smaller(core.n, kind),
+        least_m=_next_smaller(core.m, kind, boxes_across(a_bytes * core.m)),
+        least_n=_next_smaller(core.n, kind, boxes_across(b_bytes * core.n)),
         shared_bytes=wgmma.shared_bytes(core),
         k_tile_work=k_tile_work(core, products),
     ).kept()
 
 
-def _next_smaller(sizes: Any, kinds: Any) -> Any:
-    """The next smaller size that tiles of the same kind have, or 0: a side of no more than that has no use for a tile.
-    Where an operand runs along m or n in memory, tiles are further apart than elsewhere.
+_WIDER = 1.5
+"""Times of a tile that fits, up to which a wider one may be faster for the sake of its boxes."""
 
-    >>> _next_smaller(np.array([8, 64, 16, 32, 128]), np.array([0, 1, 0, 0, 1])).tolist()
+
+def _next_smaller(sizes: Any, kinds: Any, boxes: Any) -> Any:
+    """The next smaller size that tiles of the same kind have, in boxes as wide or much smaller, or 0: a side of no more
+    has no use for a tile. Where an operand runs along m or n in memory, tiles are further apart than elsewhere.
+
+    >>> _next_smaller(np.array([8, 64, 16, 32, 128]), np.array([0, 1, 0, 0, 1]), np.ones(5)).tolist()
     [0, 0, 8, 16, 64]
+    >>> _next_smaller(np.array([64, 128, 144, 160, 192]), np.zeros(5), np.array([1, 1, 4, 2, 1])).tolist()
+    [0, 64, 128, 128, 128]
     """
     found = np.zeros_like(sizes)
-    for kind in np.unique(kinds):
-        mine = np.flatnonzero(kinds == kind)
-        steps = np.unique(sizes[mine])
-        found[mine] = np.concatenate([[0], steps])[np.searchsorted(steps, sizes[mine])]
+    for kind, most in product(np.unique(kinds), np.unique(boxes)):
+        mine, alike = np.flatnonzero((kinds == kind) & (boxes == most)), sizes[kinds == kind]
+        smaller = [np.unique(alike[boxes[kinds == kind] <= most]), np.unique(_WIDER * alike)]
+        least = [np.concatenate([[0], of])[np.searchsorted(of, sizes[mine])] for of in smaller]
+        found[mine] = np.maximum(least[0], least[1] / _WIDER)
     return found
 
 
@@ -340,6 +351,11 @@ _KEPT_C_BYTES = 100 << 20
 """Of a C of which the next kernel may find a part in the L2. Below, the hint is worth nothing: 38 pairs of kernels of
 fresh problems took 0.956 to 1.055 of the time with it, 1.004 in the mean."""
 
+_KEPT_BESIDE_BYTES = 30 << 20
+"""Of A and C of a batch, up to which they stay in the L2 where B leaves it first. H200, 85 pairs of kernels of 26
+batches: 0.969 of the time with the hint up to 25 MB (30 pairs, 0.91 to 1.02), 1.019 up to 38 MB (20, 0.95 to 1.11),
+1.022 beyond (35, 0.996 to 1.06; record 0089). Of groups: record 0070."""
+
 
 def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) -> Any:
     """The operands whose lines leave the L2 first: that of which each tile is read by one or two neighbours, and a C
@@ -351,11 +367,13 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) ->
     """
     rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
     b_once = (rows == 1) | ((rows <= readers) & (c.raster_rows >= readers))
+    beside_bytes = count * gemm.m * (gemm.k * gemm.dtype.bytes + gemm.n * gemm.out.bytes)
+    is_large = count > 1 and readers == _READERS and beside_bytes > _KEPT_BESIDE_BYTES  # a batch
     a_once = (columns <= _READERS) & (c.raster_rows == 1)
     whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
     large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
     lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
-    read = np.where(b_once, "B", np.where(a_once, "A", ""))
+    read = np.where(b_once, "" if is_large else "B", np.where(a_once, "A", ""))
     return np.char.add(read, np.where(large & lines, "C", ""))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.device.spec import WARP_THREADS, DeviceSpec
+from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
@@ -29,16 +29,12 @@ from tilewright.planning.cost.launches import (
     moving,
     packing_seconds,
 )
+from tilewright.planning.cost.narrow_copies import loops_fit_caches
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
 from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
-
-_MOST_COPIES = 64
-"""Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the
-caches of instructions. H100, bf16, 8 x 50265 x 768: 324 us with 64 copies (59 KB of code), 332 with 66 (107 KB), 58
-with 36 (28 KB); of 507 plans measured, those with up to 56 take what is estimated (benchmarks/choice_sweep.py)."""
 
 CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
@@ -89,7 +85,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     else:
         kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)
         if kind == "mma" and around.loads_bytes < TMA_BYTES and spec.compute_capability == FITTED_FOR:
-            kernel = np.where(_copies_of_a_thread(c, gemm, around) < _MOST_COPIES, kernel, np.inf)
+            kernel = np.where(loops_fit_caches(c, gemm, around), kernel, np.inf)
     before: Any = 0.0
     if packing.packed:
         before = packing_seconds(kind, c, gemm, spec, packing, around.count)
@@ -97,12 +93,6 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     reduced = finishing_seconds(c, sizes, gemm, spec)
     more = parts * MORE_LAUNCHES_SECONDS
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
-
-
-def _copies_of_a_thread(c: Columns, gemm: Gemm, around: Around) -> Any:
-    """Into a stage of mma.sync's ring: pieces as wide as the rows of A and of B allow."""
-    a_bytes, b_bytes = (around.row_bytes(name) for name in ("A", "B"))
-    return (c.m / a_bytes + c.n / b_bytes) * c.k * gemm.dtype.bytes / (WARP_THREADS * warps_of(c))
 
 
 def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fit, count: int, most: int) -> list[Any]:

@@ -103,7 +103,7 @@ def _work_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> tupl
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
     if count > 1:  # blocks of a batch whose sums are short begin and end too often, if each has one tile
-        many = (c.persistent > 0) | (blocks <= spec.sm_count)
+        many = (c.persistent > 0) | (blocks <= spec.sm_count * c.per_sm)
         work = np.where(many | (not many.any()), work, np.inf)
     return work, whole
 

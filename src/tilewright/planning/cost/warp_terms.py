@@ -16,15 +16,15 @@ from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
 from tilewright.planning.cost.block_clocks import blocks_per_sm, sm_clocks
 from tilewright.planning.cost.exchange import exchange_clocks, filled_sms, shared_out
 from tilewright.planning.cost.launches import Around, Sizes, moving
+from tilewright.planning.cost.narrow_copies import copies_elements, room_for_copies, waiting_clocks
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.packing import TMA_BYTES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
-_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40, 1: 0.20}
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65}
 """What is left of the speed of an mma.sync kernel whose copies are so many bytes wide, which the model takes for faster
-than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element; FP8 at any
-byte, of which no kernel was measured, as half as many bytes an access."""
+than they are: measured on the H200 with 16-bit operands. Of copies of elements: `narrow_copies`."""
 
 SLOW_B = 1.03
 """How much longer than by the model SIMT kernels take that transpose B on its way through shared memory, but for the
@@ -60,6 +60,9 @@ def kernels_timed(
     """Seconds of the GEMM kernels of a table, but wgmma's, with parts of split-K, without their reduction; and what the
     busiest SM does. read: behind the packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
+    narrow = kind == "mma" and around.loads_bytes < TMA_BYTES
+    if narrow:
+        per_sm = np.minimum(per_sm, room_for_copies(c, read, around, spec))
     together = np.maximum(1, per_sm)
     k_tiles = ceil_div(sizes.k, c.k)
     blocks, steps = shared_out(c, sizes.tiles(c), k_tiles, spec.sm_count * together, around.count)
@@ -77,6 +80,9 @@ def kernels_timed(
     sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count  # the other fits know none but these
     most = np.ceil(blocks / sms)
     clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
+    by_elements = narrow and copies_elements(around)
+    if by_elements:
+        clocks = clocks + waiting_clocks(c, read, around, sizes, together, most, steps)
     exchange = exchange_clocks(c, together, ceil_div(k_tiles, np.maximum(steps, 1)) - 1)
     clocks = clocks + np.ceil(blocks / (sms * together)) * exchange
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
@@ -86,9 +92,8 @@ def kernels_timed(
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
     seconds = np.maximum(clocks / clock_hz, moved_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
     if kind == "mma":
-        seconds = (
-            LAUNCH_SECONDS - _IN_A_ROW + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
-        )
+        left = 1.0 if by_elements else _NARROW[around.loads_bytes]
+        seconds = LAUNCH_SECONDS - _IN_A_ROW + (seconds - LAUNCH_SECONDS) / left
     else:
         seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
     at_once = np.maximum(1, np.minimum(together, most))

@@ -170,7 +170,11 @@ def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
     as wide as the widest swizzle atom that divides it."""
     if gemm.operand(name).contiguous == "k":
         return 1
-    row_bytes = rows * gemm.dtype.bytes
+    return boxes_across(rows * gemm.dtype.bytes)
+
+
+def boxes_across(row_bytes: Column) -> Column:
+    """Of a tile whose rows along m or n in memory have so many bytes, by those of 128 bytes."""
     return np.where(row_bytes % 128 == 0, 1, np.where(row_bytes % 64 == 0, 2, 4))
 
 

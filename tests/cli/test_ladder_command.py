@@ -309,3 +309,11 @@ def test_a_real_gpu_measures_what_it_verified(cli: Cli, tmp_path: Path) -> None:
     rows = cli("ladder", "worklog", *options).json
     assert all(row["ok"] and row["figure"] == "measured" and row["tflops"] > 0 for row in rows)
     assert len(read(file)) == 6
+
+
+@pytest.mark.parametrize(("size", "holds"), [("64", None), ("128", True)])
+def test_claims_about_a_tile_are_not_asked_of_smaller_problems(cli: Cli, size: str, holds: bool | None) -> None:
+    """At 64 x 64 x 64 rung 6 has smaller tiles, of which fewer results share a load."""
+    ran = cli("ladder", "worklog", "--no-gpu", "--rungs", "6", "--size", size, "--json")
+    assert ran.code == 0
+    assert {claim["holds"] for claim in ran.json[0]["claims"]} == {holds}

@@ -16,6 +16,7 @@ from tilewright.device.catalog import DEVICES, H200, device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import CompilerMissing, LaunchError, TilewrightError
+from tilewright.ir.clusters import cluster_tile
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
 from tilewright.model.occupancy import Occupancy
@@ -40,8 +41,8 @@ _MOST_SIMULATED_PRODUCTS = 2**27
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """holds is None where the claim was not asked: it speaks of sizes that are multiples of the tile, and of elements
-    as wide as those of the rung's own format."""
+    """holds is None where the claim was not asked: it speaks of sizes that are multiples of the tile which the rung has
+    for large problems, and of elements as wide as those of the rung's own format."""
 
     sentence: str
     holds: bool | None
@@ -292,7 +293,16 @@ def _claims(rung: Rung, built: Build, counters: Counters) -> tuple[ClaimResult, 
     gemm = built.gemm
     same_bytes = gemm.dtype.bytes == rung.problem.get("dtype", F32).bytes
     asked = same_bytes and built.variant.exact == frozenset("mnk") and gemm.m * gemm.n * gemm.k > 0
+    asked = asked and _has_its_tiles(rung, gemm)
     return tuple(ClaimResult(claim.sentence, claim.holds(counters, gemm) if asked else None) for claim in rung.claims)
+
+
+def _has_its_tiles(rung: Rung, gemm: Gemm) -> bool:
+    """Whether a problem is as large as a tile of the rung, which takes smaller ones for smaller problems."""
+    m, n, k = TIMED_SIZE
+    large = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_added=())
+    program = build(large, rung).program
+    return all(getattr(gemm, dim) >= cluster_tile(program, dim) for dim in ("m", "n"))
 
 
 def compile_all(builds: Sequence[Build], arch: str, cache: CubinCache | None) -> list[Cubin | TilewrightError]:

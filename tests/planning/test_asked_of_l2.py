@@ -169,7 +169,7 @@ def test_one_row_of_tiles_has_no_neighbour_below() -> None:
     "name, families",
     [
         ("768x3072x8192 e4m3 NT", {"wgmma"}),
-        ("64x64x64 e4m3 NT", {"wgmma", "simt"}),
+        ("32x32x32 e4m3 NT", {"wgmma", "simt"}),
         ("3x28672x4096 tf32 NN", {"wgmma"}),  # which memory bounds
         ("8x24x3712 tf32 NN", {"wgmma", "mma"}),
     ],

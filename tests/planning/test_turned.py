@@ -116,7 +116,7 @@ def test_estimates_count_what_is_moved() -> None:
     found = ranked(by_columns(8192, 8192, 8192), H200, WIDE)
     by_rows = ranked(Gemm(8192, 8192, 8192), H200, WIDE)
     turned = next(time for time, config in found if config.transposed)
-    assert 100 < turned - by_rows[0][0] < 160  # 537 MB, and a launch
+    assert 100 < turned - by_rows[0][0] < 190  # 537 MB, a launch, and what trees say of either
 
 
 SMALL = SimtConfig((32, 64, 16), (16, 32), unroll=8)

@@ -235,3 +235,31 @@ def test_the_compiler_is_told_of_few_blocks_that_share_the_registers_of_an_sm(
     config = replace(SimtConfig((96, 128, 16), (48, 64)), **changed)
     text = build(gemm := Gemm(96, 256, 32, F32, a=COL), config.schedule(gemm)).cuda
     assert f"__launch_bounds__({bounds})" in text
+
+
+@pytest.mark.parametrize(("columns", "narrow"), [(8, 0), (9, 16), (16, 16), (17, 32), (33, 48), (48, 48), (49, 0)])
+def test_few_columns_have_tiles_as_narrow(columns: int, narrow: int) -> None:
+    """Of warps with eight rows of lanes, beside the tiles of all problems."""
+    few, many = (simt_core(Gemm(4000, n, 4000, F32, b=COL)) for n in (columns, 4000))
+    added = few[few.lanes_m == 8]
+    added = added[added.n < 64]
+    assert set(added.n.tolist()) == ({narrow} if narrow else set())
+    assert len(few) - len(added) == len(many)
+
+
+@pytest.mark.parametrize(("columns", "warp"), [(16, (64, 16)), (32, (32, 32)), (48, (64, 16))])
+def test_narrow_tiles_sum_as_others(columns: int, warp: tuple[int, int]) -> None:
+    gemm = Gemm(131, columns - 3, 53, F32)
+    operands = make_operands(gemm)
+    narrow = SimtConfig((128, columns, 16), warp, lanes_m=8, stages=3, copied=1, columns_together=1, **BY_ASYNC)  # type: ignore[arg-type]
+    wide = SimtConfig((64, 64, 16), (32, 32))
+    expected, _ = run_on_simulator(build(gemm, wide.schedule(gemm)), operands)
+    found, run = run_on_simulator(build(gemm, narrow.schedule(gemm)), operands)
+    assert not run.findings and np.array_equal(found, expected)
+
+
+def test_a_ring_of_few_accumulators_is_short() -> None:
+    core = simt_core(Gemm(4000, 4000, 4000, F32, b=COL))
+    by_async = core[(core.a_transport == "cp_async") & (core.k == 16)]
+    short = by_async.warp_m * by_async.warp_n == 32 * 32
+    assert set(by_async.stages[short].tolist()) == {3} and set(by_async.stages[~short].tolist()) == {4}

@@ -29,8 +29,8 @@ _ANSWER_CLOCKS, _ELEMENT_CLOCKS = 817.0, 8.0
 """Of a k tile, from loads of elements to their stores; and of each element of a thread."""
 
 _ASYNC_BYTES_PER_CLOCK = 42.0
-"""Of what cp.async copies meanwhile. H200: 62 products, most of 2 to 64 rows, whose rows of A or B begin anywhere,
-take what these three constants say but for 0.142 in the logarithm (record 0089)."""
+"""Of what cp.async copies meanwhile. H200: 62 products, most of 2 to 64 rows, whose rows of A or B begin at any
+element, take what these three constants say but for 0.142 in the logarithm (record 0089)."""
 
 _MOST_COPIES = 64
 """Of a thread into a stage of mma.sync's ring, from which on a kernel is out of the question: its loop outgrows the

@@ -65,6 +65,10 @@ _BESIDE_PROMOTED = 16
 """Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
 kernels."""
 
+_STREAMING_REGISTERS = 32
+"""Of a thread of the producer that finds ranges of k: with 24 it spills 8 bytes where an operand does not run along k,
+and 16 in clusters (NVRTC 13.5)."""
+
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
 _RESERVED_BYTES = 1024
@@ -103,6 +107,8 @@ class WgmmaConfig(Tiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
     left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
     it lies with m or n contiguous, which wgmma cannot read from shared memory
+    stream_k: blocks share out the k of the tiles that fill no whole wave, and of one wave more, in equal parts, and add
+    up in the kernel
     """
 
     consumers: int = 2
@@ -122,12 +128,13 @@ class WgmmaConfig(Tiled):
     accumulators: int = 1
     cluster_k: int = 1
     left_in_registers: bool = False
+    stream_k: bool = False
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first", "cluster_k", "left_in_registers"),
+        *("accumulators", "evict_first", "cluster_k", "left_in_registers", "stream_k"),
     )
 
     @property
@@ -164,7 +171,7 @@ class WgmmaConfig(Tiled):
 
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
-        return producer_registers(gemm), int(consumer_registers(self, gemm))
+        return int(_of_producer(self, gemm)), int(consumer_registers(self, gemm))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
@@ -202,8 +209,15 @@ def start_registers(config: Any) -> Column:
 def consumer_registers(config: Any, gemm: Gemm | None = None) -> Column:
     """Of a thread of a consumer: what the producer gives up is shared out among them. gemm: as of
     `producer_registers`."""
-    left = start_registers(config) * (config.consumers + 1) - producer_registers(gemm)
+    left = start_registers(config) * (config.consumers + 1) - _of_producer(config, gemm)
     return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
+
+
+def _of_producer(config: Any, gemm: Gemm | None) -> Column:
+    """Of a thread of the producer."""
+    along_k = gemm is None or (gemm.a, gemm.b) == (Order.ROW, Order.COL)
+    finds = np.logical_or(not along_k, config.cluster_m * config.cluster_n > 1)
+    return np.maximum(producer_registers(gemm), _STREAMING_REGISTERS * config.stream_k * finds)
 
 
 def promotions(config: Any) -> Column:
@@ -491,6 +505,14 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.persistent == 0) | (c.cluster_k > 1) | (c.split_k > 1)),
+        lambda c, g: "blocks that share out the k of tiles of several blocks are persistent, without split-K",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.accumulators > 1) | (c.pieces > 1) | (c.promote_every > 0)),
+        lambda c, g: "blocks that share out the k of tiles of several blocks have one sum, which is not promoted",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -17,6 +17,7 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.skinny import is_k_major
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.planning.assembly import Request, part_length, plan_of
 from tilewright.planning.cost.block_clocks import blocks_per_sm
@@ -81,6 +82,10 @@ class PaperKernels(Kernels):
             check_launchable(built, self._for, replace(built.gemm, m=1, n=1, k=1))
         self.products[built.source] = built
         return Built(self.small(built.source), built.kernel)
+
+    @property
+    def blocks_at_once(self) -> int | None:
+        return None if self._for is None else self._for.sm_count
 
     @property
     def overlaps(self) -> bool:
@@ -200,7 +205,7 @@ def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clo
     config, kernel = one.config, one.config.kernel
     assert not isinstance(kernel, GemvConfig)
     alone, read = kernel.with_split_k(1), as_read(in_groups(one.gemm, config), config)
-    if isinstance(alone, SimtConfig) and alone.stream_k:
+    if isinstance(alone, SimtConfig | WgmmaConfig) and alone.stream_k:
         alone = replace(alone, stream_k=False, persistent=False)
     built = build_of(read, replace(config, kernel=alone))
     work = work_of(built)
@@ -208,7 +213,7 @@ def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clo
         work = replace(work, steps=ceil_div(work.steps, kernel.split_k), blocks=work.blocks * kernel.split_k)
     elif config.stream_k:
         table = Columns.of([kernel], kernel.columns)
-        slots = spec.sm_count * np.maximum(1, blocks_per_sm("simt", table, read, spec))
+        slots = spec.sm_count * np.maximum(1, blocks_per_sm(kernel.kind, table, read, spec))
         blocks, steps = shared_out(table, np.array([work.blocks]), np.array([work.steps]), slots)
         work = replace(work, steps=int(steps[0]), blocks=int(blocks[0]))
     return predict(built, spec, cache=cache, work=work, clock_mhz=clock_mhz)

@@ -258,7 +258,7 @@ def streamed(
     assert isinstance(config.kernel, SimtConfig | WgmmaConfig)
     m, n, k = config.kernel.tile
     if isinstance(config.kernel, WgmmaConfig) and kernels.blocks_at_once is not None:
-        tiles = min(tiles, 2 * kernels.blocks_at_once)
+        tiles = min(tiles, 2 * kernels.blocks_at_once)  # as `Kernel.workspace_tiles`
     flags, sums_at = tiles * FLAGS_OF_A_TILE, at + round_up(tiles * FLAGS_OF_A_TILE * F32.bytes, 256)
     nothing = MatrixCopy(0, 0, 0, 1, flags, flags)  # a copy has zeros beyond its source
     problem = Relayout((nothing,), F32, F32)

@@ -229,10 +229,10 @@ def build_of(gemm: Gemm, config: PlanConfig) -> Build:
 
 
 def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
-    streamed = config.stream_k
+    streamed, wgmma = config.stream_k, isinstance(config.kernel, WgmmaConfig)
     split_k = SplitK.ORDERED if streamed else SplitK.PARTIALS if config.split_k > 1 else SplitK.NONE
     built = build(gemm, schedule, name=name_of(config.kernel).replace(" ", "_"))
-    return replace(built, split_k=split_k, stream_k=streamed, whole_waves=isinstance(config.kernel, WgmmaConfig))
+    return replace(built, split_k=split_k, stream_k=streamed, whole_waves=streamed and wgmma)
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:

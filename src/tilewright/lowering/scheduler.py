@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size, neighbours
-from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Ref, Select, Var, binary, ceil_div
+from tilewright.ir.expr import ONE, ZERO, Binary, Const, Expr, Load, Op, Ref, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
@@ -51,6 +52,25 @@ ITEM, TILES, USES = "item", "tiles", "uses_before"
 
 STREAMED_ITEMS = Var("streamed_items")
 """How many tiles the running block's range of k tiles has a part of, which it comes to before its whole tiles."""
+
+IN_STEP = 2
+"""Blocks with neighbouring tiles that have the same range of k: the two SMs of a TPC ask the L2 once for what both read
+at a time."""
+
+_FIRST, _BEHIND, _LAST_TILE, _TOGETHER, _STREAMED, _WHOLE, _ITEMS = _ENTRIES = (
+    *("first", "behind", "last_tile", "together", "streamed", "whole", "items"),
+)
+_OF_ITEMS = _ENTRIES[:-1]
+_RANGE = Buffer("k_range", Space.SHARED, I32, (len(_ENTRIES),), ("entry",), "of this block in tiles that fill no wave")
+_COUNT = Var("items_of_block")
+
+
+def _of_range(*names: str) -> tuple[Any, Body]:
+    """Entries of the range that a block has found, and the loads of them."""
+    found = Buffer(f"range_{'_'.join(names) if len(names) == 1 else 'found'}", Space.REGISTER, I32, (len(names),))
+    loads = (Move(Ref(found, (Const(at),)), Ref(_RANGE, (Const(_ENTRIES.index(of)),))) for at, of in enumerate(names))
+    values = tuple(Load(found, (Const(at),)) for at in range(len(names)))
+    return values[0] if len(names) == 1 else values, (Alloc(found), *loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +238,12 @@ class Scheduler:
     def prepare(self) -> Body:
         """What all threads of a block do before its items are located. Of groups, whose items no host has counted, no
         more blocks have some than finish in as few rounds."""
+        hybrid = self.plan.walk is Walk.HYBRID
         if not self.plan.problems.along_m:
-            return ()
-        if self.plan.walk.streams:
-            return (*self._groups.prepare(), Let(_AT_WORK, binary(Op.MIN, self._launched, self._worth_a_range)))
+            return self._prepare_hybrid() if hybrid else ()
+        if hybrid:
+            most = Let(_AT_WORK, binary(Op.MIN, self._launched, self._worth_a_range))
+            return (*self._groups.prepare(), most, *self._prepare_hybrid())
         return (*self._groups.prepare(), Let(_AT_WORK, at_work(self.count, self._launched)))
 
     @property
@@ -232,12 +254,13 @@ class Scheduler:
     @property
     def items(self) -> Expr:
         """Work items of the running block."""
-        strided = strided_count(self._stride, self._own, self.count - self._streamed)
         if self.plan.walk.streams:
-            items = self._segments_of(*self._range, self._k_tiles_of_all)
-            if self.plan.walk is Walk.STREAM_K:
-                return items
-            return Select(binary(Op.LT, self._own, self._stride), items + strided, ZERO)
+            if self.plan.walk is Walk.HYBRID:
+                return _COUNT
+            first, behind = self._range
+            tiles = binary(Op.DIV, behind - 1, self._k_tiles_of_all) - binary(Op.DIV, first, self._k_tiles_of_all) + 1
+            return Select(binary(Op.LT, first, behind), tiles, ZERO)
+        strided = strided_count(self._stride, self._own, self.count)
         return Select(binary(Op.LT, self._own, self._stride), strided, ZERO) if self.plan.problems.along_m else strided
 
     def is_last(self, item: Item) -> Expr | None:
@@ -346,10 +369,6 @@ class Scheduler:
     def _streamed(self) -> Expr:
         """Tiles whose k tiles are one range, the first ones: where whole waves have a tile per block, those that fill
         none, and of one wave, so that no range is shorter than the k of a tile and no more than two blocks share it."""
-        if self.plan.walk is Walk.STREAM_K:
-            return self.count
-        if self.plan.walk is not Walk.HYBRID:
-            return ZERO
         waves, left = binary(Op.DIV, self.count, self._stride), binary(Op.MOD, self.count, self._stride)
         with_one = left + Select(binary(Op.LT, 0, waves), self._stride, ZERO)
         return Select(binary(Op.LT, 0, left), with_one, ZERO)
@@ -357,7 +376,7 @@ class Scheduler:
     @property
     def _range(self) -> tuple[Expr, Expr]:
         """The running block's first k tile, and the one behind its last."""
-        segments = self._streamed * self._k_tiles_of_all
+        segments = self.count * self._k_tiles_of_all
         each, left = binary(Op.DIV, segments, self._stride), binary(Op.MOD, segments, self._stride)
 
         def before(block: Expr) -> Expr:
@@ -365,29 +384,71 @@ class Scheduler:
 
         return before(self._own), before(self._own + 1)
 
-    def _segments_of(self, first: Expr, behind: Expr, k_tiles: Expr) -> Expr:
-        """Tiles that a range of k tiles has a part of."""
-        tiles = binary(Op.DIV, behind - 1, k_tiles) - binary(Op.DIV, first, k_tiles) + 1
-        return Select(binary(Op.LT, first, behind), tiles, ZERO)
+    def _prepare_hybrid(self) -> Body:
+        """One thread finds the running block's range of k tiles, and the others read it: whoever has an item asks."""
+        last, segments = Var("last_of_range"), Var("tiles_of_range")
+        values: dict[str, Expr] = {
+            _FIRST: Var("range_first") - last * self._k_tiles_of_all,
+            _BEHIND: Var("range_end") - last * self._k_tiles_of_all,
+            _LAST_TILE: last * Var("together") + self._own % Var("together"),
+            _TOGETHER: Var("together"),
+            _STREAMED: segments,
+            _WHOLE: self._streamed + self._own,
+            _ITEMS: segments + strided_count(self._stride, self._own, self.count - self._streamed),
+        }
+        found = Buffer("of_range", Space.REGISTER, I32, (len(values),))
+        entries = [(Ref(found, (Const(at),)), Ref(_RANGE, (Const(at),)), of) for at, of in enumerate(values.values())]
+        find: Body = (
+            *self._range_in_step(last, segments),
+            Alloc(found),
+            *(Assign(register, of) for register, _, of in entries),
+            *(Move(shared, register) for register, shared, _ in entries),
+        )
+        is_one = binary(Op.EQ, linear_thread(self.program), 0)
+        items, load = _of_range(_ITEMS)
+        return (If(is_one, find), Barrier("the range of k tiles is found"), *load, Let(_COUNT.name, items))
+
+    def _range_in_step(self, last: Var, segments: Var) -> Body:
+        """Names the running block's range, in k tiles of as many neighbouring tiles as blocks that run in step. One
+        that has fewer tiles than others of them ends with its last."""
+        k_tiles, together, number = self._k_tiles_of_all, Var("together"), Var("number_in_step")
+        several = binary(Op.LE, self._stride, self.count)
+        in_step = max(1, IN_STEP // self.plan.cluster)
+        blocks, units = binary(Op.MAX, binary(Op.DIV, self._stride, together), 1), Var("units")
+        each, left = binary(Op.DIV, units * k_tiles, blocks), binary(Op.MOD, units * k_tiles, blocks)
+
+        def before(block: Expr) -> Expr:
+            mine = ceil_div_by(binary(Op.MAX, self._streamed - self._own % together, 0), together)
+            return binary(Op.MIN, block * each + binary(Op.MIN, block, left), mine * k_tiles)
+
+        first, behind = Var("range_first"), Var("range_end")
+        tiles = last - binary(Op.DIV, first, k_tiles) + 1
+        return (
+            Let(together.name, Select(several, Const(in_step), ONE), "blocks that run in step"),
+            Let(number.name, self._own // together),
+            Let(units.name, ceil_div_by(self._streamed, together)),
+            Let(first.name, before(number), "k tiles of this block in tiles that fill no wave"),
+            Let(behind.name, before(number + 1)),
+            Let(last.name, binary(Op.DIV, binary(Op.MAX, behind - 1, 0), k_tiles)),
+            Let(segments.name, Select(binary(Op.LT, first, behind), tiles, ZERO)),
+        )
 
     def _hybrid(self, number: Expr) -> Body:
         """Names a tile of the running block's range and its part of k, the last tile first; behind the range, its tile
         of a whole wave."""
-        first, behind, tile = Var("range_first"), Var("range_end"), Var(ITEM)
+        (first, behind, tile, together, streamed, whole), loads = _of_range(*_OF_ITEMS)
         k_tiles, begin, end = Var("k_tiles"), Var("tile_first"), Var("tile_end")
-        ranges = self._range
-        whole, of_range = number - STREAMED_ITEMS, binary(Op.LT, number, STREAMED_ITEMS)
-        at_wave = self._streamed + self._own + whole * self._stride
-        before = Select(of_range, behind - tile * k_tiles - end, behind - first + whole * k_tiles)
+        later, of_range = number - STREAMED_ITEMS, binary(Op.LT, number, STREAMED_ITEMS)
+        on = number * k_tiles
+        uses = Select(of_range, behind + on - end, behind - first + later * k_tiles)
         return (
+            *loads,
             Let(k_tiles.name, self._k_tiles_of_all, "of a tile of C"),
-            Let(first.name, ranges[0], "k tiles of this block in tiles that fill no wave"),
-            Let(behind.name, ranges[1]),
-            Let(STREAMED_ITEMS.name, self._segments_of(first, behind, k_tiles)),
-            Let(tile.name, Select(of_range, binary(Op.DIV, behind - 1, k_tiles) - number, at_wave)),
-            Let(begin.name, Select(of_range, binary(Op.MAX, first - tile * k_tiles, 0), ZERO)),
-            Let(end.name, Select(of_range, binary(Op.MIN, behind - tile * k_tiles, k_tiles), k_tiles)),
-            *((Let(USES, before, "of the ring before"),) if self._counts_uses else ()),
+            Let(STREAMED_ITEMS.name, streamed),
+            Let(ITEM, Select(of_range, tile - number * together, whole + later * self._stride)),
+            Let(begin.name, Select(of_range, binary(Op.MAX, first + on, 0), ZERO)),
+            Let(end.name, Select(of_range, binary(Op.MIN, behind + on, k_tiles), k_tiles)),
+            *((Let(USES, uses, "of the ring before"),) if self._counts_uses else ()),
             Let(K_FIRST.name, begin * self._k_stride),
             Let(K_SIZE.name, binary(Op.MIN, end * self._k_stride, SIZES["k"]) - K_FIRST),
         )

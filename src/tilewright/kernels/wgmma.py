@@ -65,10 +65,6 @@ _BESIDE_PROMOTED = 16
 """Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
 kernels."""
 
-_STREAMING_REGISTERS = 32
-"""Of a thread of the producer that finds ranges of k: with 24 it spills 8 bytes where an operand does not run along k,
-and 16 in clusters (NVRTC 13.5)."""
-
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
 _RESERVED_BYTES = 1024
@@ -171,7 +167,7 @@ class WgmmaConfig(Tiled):
 
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
-        return int(_of_producer(self, gemm)), int(consumer_registers(self, gemm))
+        return producer_registers(gemm), int(consumer_registers(self, gemm))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
@@ -209,15 +205,8 @@ def start_registers(config: Any) -> Column:
 def consumer_registers(config: Any, gemm: Gemm | None = None) -> Column:
     """Of a thread of a consumer: what the producer gives up is shared out among them. gemm: as of
     `producer_registers`."""
-    left = start_registers(config) * (config.consumers + 1) - _of_producer(config, gemm)
+    left = start_registers(config) * (config.consumers + 1) - producer_registers(gemm)
     return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
-
-
-def _of_producer(config: Any, gemm: Gemm | None) -> Column:
-    """Of a thread of the producer."""
-    along_k = gemm is None or (gemm.a, gemm.b) == (Order.ROW, Order.COL)
-    finds = np.logical_or(not along_k, config.cluster_m * config.cluster_n > 1)
-    return np.maximum(producer_registers(gemm), _STREAMING_REGISTERS * config.stream_k * finds)
 
 
 def promotions(config: Any) -> Column:

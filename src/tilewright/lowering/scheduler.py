@@ -424,7 +424,7 @@ class Scheduler:
         first, behind = Var("range_first"), Var("range_end")
         tiles = last - binary(Op.DIV, first, k_tiles) + 1
         return (
-            Let(together.name, Select(several, Const(in_step), ONE), "blocks that run in step"),
+            Let(together.name, Select(several, binary(Op.MIN, self._stride, in_step), ONE), "blocks that run in step"),
             Let(number.name, self._own // together),
             Let(units.name, ceil_div_by(self._streamed, together)),
             Let(first.name, before(number), "k tiles of this block in tiles that fill no wave"),

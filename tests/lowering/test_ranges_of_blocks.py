@@ -62,7 +62,7 @@ def items_of(scheduler: Scheduler, names: dict[str, int], block: int) -> list[tu
     run.run(scheduler.prepare())
     found = []
     for number in range(run.value(scheduler.items)):
-        run.run(scheduler._hybrid(Const(number)))
+        run.run(scheduler._in_range(Const(number)))
         found.append(tuple(run.value(run.names[name]) for name in (ITEM, K_FIRST.name, K_SIZE.name, USES)))
     return found  # type: ignore[return-value]
 

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size, neighbours
-from tilewright.ir.expr import ONE, ZERO, Binary, Const, Expr, Load, Op, Ref, Select, Var, binary, ceil_div
+from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Ref, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
@@ -43,34 +42,13 @@ from tilewright.lowering.coordinates import (
     place_in_cluster,
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
+from tilewright.lowering.ranges import ITEMS, STREAMED_ITEMS, RangesOfBlocks, ceil_div_by, strided_count
 from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Dim
 
 ITEM, TILES, USES = "item", "tiles", "uses_before"
 """Names of the number of a work item, of the tiles of C of a problem, and of the uses of a ring before an item."""
-
-STREAMED_ITEMS = Var("streamed_items")
-"""How many tiles the running block's range of k tiles has a part of, which it comes to before its whole tiles."""
-
-IN_STEP = 2
-"""Blocks with neighbouring tiles that have the same range of k: the two SMs of a TPC ask the L2 once for what both read
-at a time."""
-
-_FIRST, _BEHIND, _LAST_TILE, _TOGETHER, _STREAMED, _WHOLE, _ITEMS = _ENTRIES = (
-    *("first", "behind", "last_tile", "together", "streamed", "whole", "items"),
-)
-_OF_ITEMS = _ENTRIES[:-1]
-_RANGE = Buffer("k_range", Space.SHARED, I32, (len(_ENTRIES),), ("entry",), "of this block in tiles that fill no wave")
-_COUNT = Var("items_of_block")
-
-
-def _of_range(*names: str) -> tuple[Any, Body]:
-    """Entries of the range that a block has found, and the loads of them."""
-    found = Buffer(f"range_{'_'.join(names) if len(names) == 1 else 'found'}", Space.REGISTER, I32, (len(names),))
-    loads = (Move(Ref(found, (Const(at),)), Ref(_RANGE, (Const(_ENTRIES.index(of)),))) for at, of in enumerate(names))
-    values = tuple(Load(found, (Const(at),)) for at in range(len(names)))
-    return values[0] if len(names) == 1 else values, (Alloc(found), *loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +218,10 @@ class Scheduler:
         more blocks have some than finish in as few rounds."""
         hybrid = self.plan.walk is Walk.HYBRID
         if not self.plan.problems.along_m:
-            return self._prepare_hybrid() if hybrid else ()
+            return self._ranges.prepare() if hybrid else ()
         if hybrid:
             most = Let(_AT_WORK, binary(Op.MIN, self._launched, self._worth_a_range))
-            return (*self._groups.prepare(), most, *self._prepare_hybrid())
+            return (*self._groups.prepare(), most, *self._ranges.prepare())
         return (*self._groups.prepare(), Let(_AT_WORK, at_work(self.count, self._launched)))
 
     @property
@@ -256,7 +234,7 @@ class Scheduler:
         """Work items of the running block."""
         if self.plan.walk.streams:
             if self.plan.walk is Walk.HYBRID:
-                return _COUNT
+                return ITEMS
             first, behind = self._range
             tiles = binary(Op.DIV, behind - 1, self._k_tiles_of_all) - binary(Op.DIV, first, self._k_tiles_of_all) + 1
             return Select(binary(Op.LT, first, behind), tiles, ZERO)
@@ -335,7 +313,7 @@ class Scheduler:
         if self.plan.walk is Walk.ONE_TILE:
             return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
         if self.plan.walk.streams:
-            lets = self._segment(number) if self.plan.walk is Walk.STREAM_K else self._hybrid(number)
+            lets = self._segment(number) if self.plan.walk is Walk.STREAM_K else self._in_range(number)
             return (*lets, *self._tile_of_all(Var(ITEM)))
         own = self.numbered(number)
         own = binary(Op.MIN, own, self.count - 1) if clamped else own
@@ -366,14 +344,6 @@ class Scheduler:
         return binary(Op.MAX, self.count, parts)
 
     @property
-    def _streamed(self) -> Expr:
-        """Tiles whose k tiles are one range, the first ones: where whole waves have a tile per block, those that fill
-        none, and of one wave, so that no range is shorter than the k of a tile and no more than two blocks share it."""
-        waves, left = binary(Op.DIV, self.count, self._stride), binary(Op.MOD, self.count, self._stride)
-        with_one = left + Select(binary(Op.LT, 0, waves), self._stride, ZERO)
-        return Select(binary(Op.LT, 0, left), with_one, ZERO)
-
-    @property
     def _range(self) -> tuple[Expr, Expr]:
         """The running block's first k tile, and the one behind its last."""
         segments = self.count * self._k_tiles_of_all
@@ -384,73 +354,22 @@ class Scheduler:
 
         return before(self._own), before(self._own + 1)
 
-    def _prepare_hybrid(self) -> Body:
-        """One thread finds the running block's range of k tiles, and the others read it: whoever has an item asks."""
-        last, segments = Var("last_of_range"), Var("tiles_of_range")
-        values: dict[str, Expr] = {
-            _FIRST: Var("range_first") - last * self._k_tiles_of_all,
-            _BEHIND: Var("range_end") - last * self._k_tiles_of_all,
-            _LAST_TILE: last * Var("together") + self._own % Var("together"),
-            _TOGETHER: Var("together"),
-            _STREAMED: segments,
-            _WHOLE: self._streamed + self._own,
-            _ITEMS: segments + strided_count(self._stride, self._own, self.count - self._streamed),
-        }
-        found = Buffer("of_range", Space.REGISTER, I32, (len(values),))
-        entries = [(Ref(found, (Const(at),)), Ref(_RANGE, (Const(at),)), of) for at, of in enumerate(values.values())]
-        find: Body = (
-            *self._range_in_step(last, segments),
-            Alloc(found),
-            *(Assign(register, of) for register, _, of in entries),
-            *(Move(shared, register) for register, shared, _ in entries),
-        )
-        is_one = binary(Op.EQ, linear_thread(self.program), 0)
-        items, load = _of_range(_ITEMS)
-        return (If(is_one, find), Barrier("the range of k tiles is found"), *load, Let(_COUNT.name, items))
-
-    def _range_in_step(self, last: Var, segments: Var) -> Body:
-        """Names the running block's range, in k tiles of as many neighbouring tiles as blocks that run in step. One
-        that has fewer tiles than others of them ends with its last."""
-        k_tiles, together, number = self._k_tiles_of_all, Var("together"), Var("number_in_step")
-        several = binary(Op.LE, self._stride, self.count)
-        in_step = max(1, IN_STEP // self.plan.cluster)
-        blocks, units = binary(Op.MAX, binary(Op.DIV, self._stride, together), 1), Var("units")
-        each, left = binary(Op.DIV, units * k_tiles, blocks), binary(Op.MOD, units * k_tiles, blocks)
-
-        def before(block: Expr) -> Expr:
-            mine = ceil_div_by(binary(Op.MAX, self._streamed - self._own % together, 0), together)
-            return binary(Op.MIN, block * each + binary(Op.MIN, block, left), mine * k_tiles)
-
-        first, behind = Var("range_first"), Var("range_end")
-        tiles = last - binary(Op.DIV, first, k_tiles) + 1
-        return (
-            Let(together.name, Select(several, binary(Op.MIN, self._stride, in_step), ONE), "blocks that run in step"),
-            Let(number.name, self._own // together),
-            Let(units.name, ceil_div_by(self._streamed, together)),
-            Let(first.name, before(number), "k tiles of this block in tiles that fill no wave"),
-            Let(behind.name, before(number + 1)),
-            Let(last.name, binary(Op.DIV, binary(Op.MAX, behind - 1, 0), k_tiles)),
-            Let(segments.name, Select(binary(Op.LT, first, behind), tiles, ZERO)),
+    @property
+    def _ranges(self) -> RangesOfBlocks:
+        """Of a kernel whose whole waves have a tile per block."""
+        return RangesOfBlocks(
+            linear_thread(self.program), self.count, self._stride, self._own, self._k_tiles_of_all, self.plan.cluster
         )
 
-    def _hybrid(self, number: Expr) -> Body:
-        """Names a tile of the running block's range and its part of k, the last tile first; behind the range, its tile
-        of a whole wave."""
-        (first, behind, tile, together, streamed, whole), loads = _of_range(*_OF_ITEMS)
-        k_tiles, begin, end = Var("k_tiles"), Var("tile_first"), Var("tile_end")
-        later, of_range = number - STREAMED_ITEMS, binary(Op.LT, number, STREAMED_ITEMS)
-        on = number * k_tiles
-        uses = Select(of_range, behind + on - end, behind - first + later * k_tiles)
+    def _in_range(self, number: Expr) -> Body:
+        """Names the tile and the part of k of an item of a block whose range `RangesOfBlocks` has found."""
+        found, tile, part = self._ranges.item(number)
         return (
-            *loads,
-            Let(k_tiles.name, self._k_tiles_of_all, "of a tile of C"),
-            Let(STREAMED_ITEMS.name, streamed),
-            Let(ITEM, Select(of_range, tile - number * together, whole + later * self._stride)),
-            Let(begin.name, Select(of_range, binary(Op.MAX, first + on, 0), ZERO)),
-            Let(end.name, Select(of_range, binary(Op.MIN, behind + on, k_tiles), k_tiles)),
-            *((Let(USES, uses, "of the ring before"),) if self._counts_uses else ()),
-            Let(K_FIRST.name, begin * self._k_stride),
-            Let(K_SIZE.name, binary(Op.MIN, end * self._k_stride, SIZES["k"]) - K_FIRST),
+            *found,
+            Let(ITEM, tile),
+            *((Let(USES, part.uses, "of the ring before"),) if self._counts_uses else ()),
+            Let(K_FIRST.name, part.first * self._k_stride),
+            Let(K_SIZE.name, binary(Op.MIN, part.end * self._k_stride, SIZES["k"]) - K_FIRST),
         )
 
     def _tile_of_all(self, tile: Expr) -> Body:
@@ -531,20 +450,10 @@ class Scheduler:
         return replace(let, value=let.value * size + place_in_cluster(self.program, dim)) if size > 1 else let
 
 
-def ceil_div_by(a: Expr, b: Expr) -> Expr:
-    """`ceil(a / b)` for a value known when the kernel is launched."""
-    return binary(Op.DIV, a + b - 1, b)
-
-
 def at_work(count: Expr, launched: Expr) -> Expr:
     """The fewest blocks that finish so many equal items in as few rounds as all that were launched; one of none."""
     rounds = binary(Op.MAX, ceil_div_by(count, launched), 1)
     return binary(Op.MAX, ceil_div_by(count, rounds), 1)
-
-
-def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
-    """How many numbers below `count` there are from `first` on, `step` apart; first < count + step."""
-    return binary(Op.DIV, count - first + (step - 1), step)
 
 
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:

@@ -220,12 +220,12 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     built = kernels.kernel(gemm, request.alignment, config, problems=problems, others=(smallest,))
     check_maps(built.kernel, request.alignment, config)
     most = MOST_GROUPS if along_m else groups.count
-    steps: list[Step] = []
+    steps, cleared = list[Step](), list[Step]()
     part_of_k, size_bytes, workspace = 0, 0, tuple[tuple[int, int], ...]()
     if config.stream_k:
         tiles = tiles_of(replace(gemm, m=gemm.m + groups.count * built.kernel.cluster_tile["m"]), config)
         zeroed, part_of_k, workspace, size_bytes = streamed(kernels, config, tiles, 0)
-        steps.append(zeroed)
+        cleared = [zeroed]
     places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *added_places(gemm), *workspace, (Place.GROUP_ENDS, 0)
     for first in range(0, groups.count, most):
         count = min(most, groups.count - first)
@@ -238,5 +238,6 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         )
         grid = grid_of(built.kernel, gemm, batch=count)
         launch = built.loaded.prepare(grid, built.kernel.block, values)
+        steps += cleared
         steps.append(Step(launch, places, Role.PRODUCT, f"C of {count} groups"))
     return Plan(tuple(steps), size_bytes, str(config))

@@ -220,7 +220,7 @@ class Scheduler:
         if not self.plan.problems.along_m:
             return self._ranges.prepare() if hybrid else ()
         if hybrid:
-            most = Let(_AT_WORK, binary(Op.MIN, self._launched, self._worth_a_range))
+            most = Let(_AT_WORK, binary(Op.MAX, binary(Op.MIN, self._launched, self._worth_a_range), 1))
             return (*self._groups.prepare(), most, *self._ranges.prepare())
         return (*self._groups.prepare(), Let(_AT_WORK, at_work(self.count, self._launched)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -206,14 +207,17 @@ def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clo
     assert not isinstance(kernel, GemvConfig)
     alone, read = kernel.with_split_k(1), as_read(in_groups(one.gemm, config), config)
     if isinstance(alone, SimtConfig | WgmmaConfig) and alone.stream_k:
-        alone = replace(alone, stream_k=False, persistent=False)
+        alone = replace(alone, stream_k=False, persistent=isinstance(alone, WgmmaConfig))
     built = build_of(read, replace(config, kernel=alone))
     work = work_of(built)
     if kernel.split_k > 1:
         work = replace(work, steps=ceil_div(work.steps, kernel.split_k), blocks=work.blocks * kernel.split_k)
+    elif config.stream_k and isinstance(kernel, WgmmaConfig):  # what each wave leaves idle is shared out
+        waves = work.blocks / spec.sm_count
+        work = replace(work, steps=ceil(work.steps * max(1.0, waves) / max(1, ceil(waves))))
     elif config.stream_k:
         table = Columns.of([kernel], kernel.columns)
-        slots = spec.sm_count * np.maximum(1, blocks_per_sm(kernel.kind, table, read, spec))
+        slots = spec.sm_count * np.maximum(1, blocks_per_sm("simt", table, read, spec))
         blocks, steps = shared_out(table, np.array([work.blocks]), np.array([work.steps]), slots)
         work = replace(work, steps=int(steps[0]), blocks=int(blocks[0]))
     return predict(built, spec, cache=cache, work=work, clock_mhz=clock_mhz)

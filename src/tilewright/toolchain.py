@@ -85,7 +85,8 @@ class Build:
 
     variant None: the strongest one that is true of the problem with aligned pointers. split_k: whether work items share
     out k, and what becomes of their partial sums; NONE: as the schedule says. problems: whether a launch computes many.
-    stream_k: blocks share out the k of all tiles of C in equal parts. layouts: how the layouts were found that the
+    stream_k: blocks share out the k of all tiles of C in equal parts, or with whole_waves that of tiles that fill no
+    whole wave. layouts: how the layouts were found that the
     schedule left open, with their proofs. arriving: rows of A arrive shard by shard while the kernel runs.
     constant: as of `Program`.
     """
@@ -98,6 +99,7 @@ class Build:
     split_k: SplitK = SplitK.NONE
     problems: Problems = Problems.ONE
     stream_k: bool = False
+    whole_waves: bool = False
     arriving: bool = False
     constant: OperandName | Literal[""] = ""
 
@@ -129,7 +131,7 @@ class Build:
         heading = [*self.schedule.text.splitlines(), *proofs]
         split_k = self.program.split_k if self.split_k is SplitK.NONE else self.split_k
         program = replace(self.program, problems=self.problems, split_k=split_k, stream_k=self.stream_k)
-        program = replace(program, arriving=self.arriving, constant=self.constant)
+        program = replace(program, whole_waves=self.whole_waves, arriving=self.arriving, constant=self.constant)
         return lower(program, self.variant, name=self.name, heading=heading)
 
     @cached_property

@@ -47,7 +47,7 @@ def checked(built: Build, part_of_k: int, blocks: int, schedule: Literal["lockst
     run = built.simulate(operands, listeners=(), part_of_k=part_of_k, resident_blocks=blocks, schedule=schedule)
     verdict = check(operands, gemm.out.decode(view(gemm, "C", run.c)))
     assert verdict.ok, verdict.message
-    assert not run.flags.any()
+    assert built.whole_waves or not run.flags.any()
     return run.c
 
 

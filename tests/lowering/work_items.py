@@ -70,12 +70,15 @@ def check_batch(
     shared: str = "",
     part_of_k: int = 0,
     stream_k: bool = False,
+    whole_waves: bool = False,
     **options: Any,
 ) -> Build:
     """Simulate `count` strided problems in one launch, and hold each against its reference. shared: operands that all
-    problems have in common. part_of_k: split k into partial sums of so many products. stream_k: or add up in order."""
+    problems have in common. part_of_k: split k into partial sums of so many products. stream_k: or add up in order, but
+    for whole_waves."""
     split_k = SplitK.ORDERED if stream_k else SplitK.PARTIALS if part_of_k else SplitK.NONE
     built = replace(build(gemm, schedule), problems=Problems.STRIDED, split_k=split_k, stream_k=stream_k)
+    built = replace(built, whole_waves=whole_waves)
     each = [make_operands(gemm, seed=seed) for seed in range(count)]
     storages = [stacked([getattr(one, n) for one in each], shared=n.upper() in shared) for n in "abc"]
     steps = [0 if n in shared else s.size // count for n, s in zip("ABC", storages, strict=True)]
@@ -111,6 +114,11 @@ def check_batch(
     return built
 
 
+def _streamed(built: Build, *, stream_k: bool, whole_waves: bool) -> Build:
+    """A kernel whose blocks share out the k of tiles, or as it is."""
+    return replace(built, split_k=SplitK.ORDERED, stream_k=True, whole_waves=whole_waves) if stream_k else built
+
+
 def part_of(gemm: Gemm, name: OperandName, storage: Array, dim: Dim, begin: int, end: int) -> Array:
     """The storage of a matrix from `begin` of a dimension on; to `end`, where its rows or columns are whole."""
     if gemm.operand(name).contiguous == dim:
@@ -127,11 +135,14 @@ def check_groups_along_m(
     of_a_launch: int = 0,
     promote_every: int = 0,
     variant: Variant | None = None,
+    stream_k: bool = False,
+    whole_waves: bool = False,
     **options: Any,
 ) -> Build:
     """Simulate groups of so many rows of A and C, each with its own B; rows behind the last group stay as they are.
     of_a_launch: at most so many groups in each of several launches; 0: all in one."""
     built = replace(build(gemm, schedule, variant=variant), problems=Problems.GROUPED_M)
+    built = _streamed(built, stream_k=stream_k, whole_waves=whole_waves)
     ends, whole = np.cumsum(rows), make_operands(gemm)
     each = [make_operands(gemm, seed=seed) for seed in range(len(rows))]
     own = [one.name for one in gemm.matrices if one.is_own]  # scales: each group has its own
@@ -160,11 +171,21 @@ def check_groups_along_m(
 
 
 def check_counted_groups(
-    gemm: Gemm, schedule: Schedule, counts: list[int], capacity: int, /, *, of_a_launch: int = 0, **options: Any
+    gemm: Gemm,
+    schedule: Schedule,
+    counts: list[int],
+    capacity: int,
+    /,
+    *,
+    of_a_launch: int = 0,
+    stream_k: bool = False,
+    whole_waves: bool = False,
+    **options: Any,
 ) -> Build:
     """Simulate groups that have room for `capacity` rows of A and C each and use the first ones; the others stay as
     they are. gemm: of all rows. of_a_launch: as of `check_groups_along_m`."""
     built = replace(build(gemm, schedule), problems=Problems.COUNTED_M)
+    built = _streamed(built, stream_k=stream_k, whole_waves=whole_waves)
     whole = make_operands(gemm)
     each = [make_operands(gemm, seed=seed).b for seed in range(len(counts))]
     b, c_then = stacked(each, shared=False), whole.c

@@ -180,7 +180,8 @@ class Kernel:
     items that share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of
     them, and a launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a
     block, where items add up in order. arriving: rows of A arrive shard by shard while it runs. blocks: of an SM, whose
-    registers the compiler may use up; 0: it decides.
+    registers the compiler may use up; 0: it decides. whole_waves: all tiles of items that add up are fewer than two of
+    each block.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Kernel:
     arriving: bool = False
     equal_items: bool = False
     blocks: int = 0
+    whole_waves: bool = False
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:
@@ -324,6 +326,10 @@ class Kernel:
             return ()
         sums = Parameter(PARTIAL_SUMS, self.gemm.accumulate, is_pointer=True)
         return (sums, Parameter(TILE_FLAGS, I32, is_pointer=True))
+
+    def workspace_tiles(self, blocks: int, launched: int) -> int:
+        """Tiles of blocks that the workspace has room for. blocks: of the grid; launched: that are started of them."""
+        return min(blocks, 2 * launched) if self.whole_waves else blocks
 
     @property
     def guard_flags(self) -> tuple[Parameter, ...]:

@@ -242,8 +242,9 @@ class Program:
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at once.
     late_alpha, late_beta: the factor is applied once to each finished sum, not in the loops. persistent: the grid is
     resident, and a block computes many tiles. overlapped: it starts while the kernel before still ends. problems,
-    split_k: whether a launch computes many problems, and blocks share out k; stream_k: that of all tiles together.
-    arriving: rows of A arrive meanwhile, one shard first. constant: an operand that no kernel before writes.
+    split_k: whether a launch computes many problems, and blocks share out k; stream_k: that of all tiles together, or
+    with whole_waves that of the tiles that fill none. arriving: rows of A arrive meanwhile, one shard first. constant:
+    an operand that no kernel before writes.
     """
 
     gemm: Gemm
@@ -263,6 +264,7 @@ class Program:
     problems: Problems = Problems.ONE
     split_k: SplitK = SplitK.NONE
     stream_k: bool = False
+    whole_waves: bool = False
     arriving: bool = False
     constant: OperandName | Literal[""] = ""
     tiles: list[tuple[Staged, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -310,7 +312,7 @@ class Program:
     def walk(self) -> Walk:
         """How blocks come by their work items."""
         if self.stream_k:
-            return Walk.STREAM_K
+            return Walk.HYBRID if self.whole_waves else Walk.STREAM_K
         return Walk.PERSISTENT if self.persistent else Walk.ONE_TILE
 
     @property

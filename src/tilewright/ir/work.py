@@ -18,11 +18,19 @@ class Walk(Spelled):
 
     ONE_TILE: block i has item i. PERSISTENT: a resident grid; block i has items i, i + blocks, i + 2 * blocks, ...
     STREAM_K: a resident grid; the k tiles of all tiles of C are one range, and each block has an equal part of it.
+    HYBRID: a resident grid; whole waves have a tile per block, and in front of them the tiles that fill no whole wave,
+    together with those of one wave, are one range of k tiles, as of STREAM_K.
     """
 
     ONE_TILE = "one tile per block"
     PERSISTENT = "persistent"
     STREAM_K = "stream-K"
+    HYBRID = "whole waves behind stream-K"
+
+    @property
+    def streams(self) -> bool:
+        """Whether blocks share out the k tiles of several tiles of C."""
+        return self in (Walk.STREAM_K, Walk.HYBRID)
 
 
 class Problems(Spelled):

@@ -193,7 +193,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
     across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)
     held = across == 1 and gemm.dtype.bytes == 4 and gemm.multiplies_tf32
-    common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),)}
+    common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),), "stream_k": (0,)}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(

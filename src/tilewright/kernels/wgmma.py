@@ -103,6 +103,8 @@ class WgmmaConfig(Tiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
     left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
     it lies with m or n contiguous, which wgmma cannot read from shared memory
+    stream_k: blocks share out the k of the tiles that fill no whole wave, and of one wave more, in equal parts, and add
+    up in the kernel
     """
 
     consumers: int = 2
@@ -122,12 +124,13 @@ class WgmmaConfig(Tiled):
     accumulators: int = 1
     cluster_k: int = 1
     left_in_registers: bool = False
+    stream_k: bool = False
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first", "cluster_k", "left_in_registers"),
+        *("accumulators", "evict_first", "cluster_k", "left_in_registers", "stream_k"),
     )
 
     @property
@@ -491,6 +494,14 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.persistent == 0) | (c.cluster_k > 1) | (c.split_k > 1)),
+        lambda c, g: "blocks that share out the k of tiles of several blocks are persistent, without split-K",
+    ),
+    Law(
+        lambda c, g: (c.stream_k > 0) & ((c.accumulators > 1) | (c.pieces > 1) | (c.promote_every > 0)),
+        lambda c, g: "blocks that share out the k of tiles of several blocks have one sum, which is not promoted",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -85,7 +85,7 @@ def _check_ordered(program: Program) -> None:
 
 
 def _check_stream_k(program: Program) -> None:
-    alone = program.problems in (Problems.ONE, Problems.STRIDED)
+    alone = program.problems in (Problems.ONE, Problems.STRIDED) or (program.whole_waves and program.problems.along_m)
     if not program.persistent or program.split_k is not SplitK.ORDERED or not alone:
         raise LoweringError(
             "Stream-K needs a persistent kernel, and sums added up in order.",
@@ -96,7 +96,8 @@ def _check_stream_k(program: Program) -> None:
 
 def _check_grouped(program: Program) -> None:
     gemm = program.gemm
-    if program.walk is Walk.ONE_TILE or program.split_k is not SplitK.NONE:
+    shared = program.split_k is not SplitK.NONE and not program.stream_k
+    if program.walk is Walk.ONE_TILE or shared:
         raise LoweringError(
             "Groups by offsets need a persistent kernel, and no split-K.",
             note="how many tiles there are is known on the device only.",

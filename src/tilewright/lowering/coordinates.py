@@ -54,7 +54,11 @@ def located(program: Program, env: Env = HERE) -> Located:
     """The values of the running work item of a program."""
     if program.problems.along_m:
         first, size = env[M_FIRST.name], env[M_SIZE.name]
-        return Located({**SIZES, "m": size}, {"m": first}, {**SIZES, "m": first + size})
+        rows = Located({**SIZES, "m": size}, {"m": first}, {**SIZES, "m": first + size})
+        if not program.stream_k:
+            return rows
+        k_first, k_size = env[K_FIRST.name], env[K_SIZE.name]
+        return replace(rows, size={**rows.size, "k": k_size}, origin={**rows.origin, "k": k_first})
     if program.problems is Problems.GROUPED_K:
         first, size = env[K_FIRST.name], env[K_SIZE.name]
         return Located({**SIZES, "k": size}, {"k": first}, {**SIZES, "k": first + size})

@@ -5,7 +5,8 @@
     last part        wait for flag;   sums = partial + sums;  flag = 0;  the epilogue
 
 A part waits for items with smaller numbers only, which blocks of a resident grid come to first. The flag is 0 again
-when a launch ends. Partial sums lie in the workspace in the order of the registers, thread beside thread.
+when a launch ends, but where whole waves stand behind the items that add up. Partial sums lie in the workspace in the
+order of the registers, thread beside thread.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, V
 from tilewright.ir.kernel import PARTIAL_SUMS, SIZES, TILE_FLAGS
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Move, Stmt
+from tilewright.ir.work import Walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, K_FIRST, linear_thread, size_of
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
@@ -74,9 +76,11 @@ class OrderedSums:
         summed = K_FIRST + size_of(self.program, "k")
         wait: Body = (If(one, (WaitFlag(flag, K_FIRST),)), self._meet(), *self._each(self._add))
         keep: Body = (*self._each(self._put), self._meet(), If(one, (SignalFlag(flag, summed),)))
-        reset = If(binary(Op.LAND, binary(Op.LT, 0, K_FIRST), one), (SignalFlag(flag, ZERO),))
         last = binary(Op.LE, SIZES["k"], summed)
-        return (If(binary(Op.LT, 0, K_FIRST), wait), If(last, (reset, *finish), keep))
+        reset: Body = (If(binary(Op.LAND, binary(Op.LT, 0, K_FIRST), one), (SignalFlag(flag, ZERO),)),)
+        if self.program.walk is Walk.HYBRID:  # its flags are cleared before each launch: a release waits for stores
+            reset = ()
+        return (If(binary(Op.LT, 0, K_FIRST), wait), If(last, (*reset, *finish), keep))
 
     # -- the workspace ----------------------------------------------------------------------------------------------
 

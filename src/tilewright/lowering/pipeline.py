@@ -111,6 +111,7 @@ def lower(
         program.arriving,
         program.has_equal_items,
         max((loop.blocks for loop in program.loops), default=0),
+        program.whole_waves,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

@@ -280,7 +280,7 @@ class TmaKernel:
         is_last = self._scheduler.is_last(item)
         if is_last is None:
             return (released,)
-        if self._scheduler.plan.walk is Walk.STREAM_K:  # which counts a k tile also where k is 0: no ring has seen it
+        if self._scheduler.plan.walk.streams:  # which counts a k tile also where k is 0: no ring has seen it
             is_last = both(is_last, binary(Op.LT, 0, size_of(self.program, "k")))
         return (If(is_last, (released,)),)
 
@@ -376,9 +376,11 @@ class TmaKernel:
         )
 
     def _last_in_turn(self, item: Item) -> tuple[Body, Body]:
+        if isinstance(item, CountedItem) and item.whole is not None:
+            return self._turns.of_last_stages(*item.whole, Var(self._loop), self._count, self._stages)
         if not self._is_counted_alike(item):
             return (), ()
-        return self._turns.of_last_stages(item.number, Var(self._loop), self._count, self._stages)
+        return self._turns.of_last_stages(item.number, TRUE, Var(self._loop), self._count, self._stages)
 
     def _promoting(self, item: Item, pass_turn: Body) -> Body:
         """The sum of an item that is promoted with each stage. From the end of its MMAs to the start of the next ones a

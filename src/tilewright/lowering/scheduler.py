@@ -42,6 +42,7 @@ from tilewright.lowering.coordinates import (
     place_in_cluster,
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
+from tilewright.lowering.ranges import ITEMS, STREAMED_ITEMS, RangesOfBlocks, ceil_div_by, strided_count
 from tilewright.lowering.rank_tiles import FIRST_OF_RUN, IN_RUN, ROWS_OF_RUN, locate_run
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Dim
@@ -87,9 +88,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class CountedItem(Item):
-    """A work item of a block whose items use a ring unequally often. uses: of earlier items."""
+    """A work item of a block whose items use a ring unequally often. uses: of earlier items. whole: its number among
+    the items of whole tiles, and whether it is one of them, where the scheduler knows."""
 
     uses: Expr
+    whole: tuple[Expr, Expr] | None = None
 
     def uses_before(self, k_tiles: Expr) -> Expr:
         return self.uses
@@ -147,9 +150,8 @@ class Scheduler:
         if self.plan.problems.along_m:  # each group may end inside a row of tiles
             rows, columns = self.rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
             return rows * columns * self.plan.cluster, ONE, ONE
-        if self.plan.walk is Walk.STREAM_K:  # as long as each block has some K_part of k, and no fewer than tiles
-            parts = ceil_div_by(self._segments, binary(Op.MAX, PART_OF_K // self._k_stride, 1))
-            return binary(Op.MAX, self.count, parts) * self.plan.cluster, ONE, ONE
+        if self.plan.walk.streams:
+            return self._worth_a_range * self.plan.cluster, ONE, ONE
         extents = {loop.level: extent_of(program, loop) for loop in program.grid_loops}
         layers = self._layers
         if program.raster is not None:  # one number along x counts the tiles, whatever level their loops are bound to
@@ -170,7 +172,7 @@ class Scheduler:
             return (*self.locate(ZERO), *behind, *do(Item(ZERO)))
         if self._counts_uses and self.plan.problems is Problems.GROUPED_K:
             return self._each_counted(do, behind, share)
-        item = CountedItem(Var(TURN), Var(USES)) if self._counts_uses else Item(Var(TURN))
+        item = self._counted if self._counts_uses else Item(Var(TURN))
         located = (*self.locate(Var(TURN)), *behind, *do(item))
         if count == 1:
             return (For(TURN, self.items, located, note="tiles of this block"),)
@@ -194,9 +196,15 @@ class Scheduler:
         return (*begin, For(TURN, self.items, located, note="tiles of this block"))
 
     @property
+    def _counted(self) -> CountedItem:
+        """The running item, where `locate` names the uses of the ring before it."""
+        behind = Var(TURN) - STREAMED_ITEMS, binary(Op.LE, STREAMED_ITEMS, Var(TURN))
+        return CountedItem(Var(TURN), Var(USES), behind if self.plan.walk is Walk.HYBRID else None)
+
+    @property
     def _counts_uses(self) -> bool:
         """Whether a ring runs on from item to item, which use it unequally often."""
-        unequal = self.plan.walk is Walk.STREAM_K or self.plan.problems is Problems.GROUPED_K
+        unequal = self.plan.walk.streams or self.plan.problems is Problems.GROUPED_K
         return unequal and self.program.specialized is not None
 
     @property
@@ -208,8 +216,12 @@ class Scheduler:
     def prepare(self) -> Body:
         """What all threads of a block do before its items are located. Of groups, whose items no host has counted, no
         more blocks have some than finish in as few rounds."""
+        hybrid = self.plan.walk is Walk.HYBRID
         if not self.plan.problems.along_m:
-            return ()
+            return self._ranges.prepare() if hybrid else ()
+        if hybrid:
+            most = Let(_AT_WORK, binary(Op.MAX, binary(Op.MIN, self._launched, self._worth_a_range), 1))
+            return (*self._groups.prepare(), most, *self._ranges.prepare())
         return (*self._groups.prepare(), Let(_AT_WORK, at_work(self.count, self._launched)))
 
     @property
@@ -220,7 +232,9 @@ class Scheduler:
     @property
     def items(self) -> Expr:
         """Work items of the running block."""
-        if self.plan.walk is Walk.STREAM_K:
+        if self.plan.walk.streams:
+            if self.plan.walk is Walk.HYBRID:
+                return ITEMS
             first, behind = self._range
             tiles = binary(Op.DIV, behind - 1, self._k_tiles_of_all) - binary(Op.DIV, first, self._k_tiles_of_all) + 1
             return Select(binary(Op.LT, first, behind), tiles, ZERO)
@@ -242,6 +256,8 @@ class Scheduler:
     def tile_number(self) -> Expr:
         """The number of the running block's tile of C among all tiles of all problems, where tiles are rasterised."""
         number: Expr = Var(BLOCK)
+        if self.plan.problems.along_m:
+            number = Var(ITEM)
         if self.plan.problems is Problems.STRIDED:
             number = PROBLEM * Var(TILES) + number
         return number * self.plan.cluster + Var(RANK) if self.plan.cluster > 1 else number
@@ -256,7 +272,7 @@ class Scheduler:
     @property
     def _layers(self) -> Expr:
         """How many items each tile of C has: split-K parts, times problems."""
-        if self.plan.walk is Walk.STREAM_K:
+        if self.plan.walk.streams:
             return BATCH if self.plan.problems is Problems.STRIDED else ONE
         batch = {Problems.STRIDED: BATCH, Problems.GROUPED_K: GROUPS}.get(self.plan.problems, ONE)
         return self._parts * batch
@@ -296,13 +312,13 @@ class Scheduler:
         """
         if self.plan.walk is Walk.ONE_TILE:
             return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
-        if self.plan.walk is Walk.STREAM_K:
-            return self._segment(number)
+        if self.plan.walk.streams:
+            lets = self._segment(number) if self.plan.walk is Walk.STREAM_K else self._in_range(number)
+            return (*lets, *self._tile_of_all(Var(ITEM)))
         own = self.numbered(number)
         own = binary(Op.MIN, own, self.count - 1) if clamped else own
         if self.plan.problems.along_m:
-            found, tile = self._groups.find(Var(ITEM), self.tile_counts[1])
-            return (Let(ITEM, own), *found, *self.coordinates(tile))
+            return (Let(ITEM, own), *self._tile_of_all(Var(ITEM)))
         if self._layers == ONE:
             return self.coordinates(own)
         item, tiles = Var(ITEM), Var(TILES)
@@ -322,19 +338,50 @@ class Scheduler:
         return binary(Op.MAX, ceil_div(SIZES["k"], self._k_stride), 1)
 
     @property
-    def _segments(self) -> Expr:
-        """k tiles of all tiles of C."""
-        return self.count * self._k_tiles_of_all
+    def _worth_a_range(self) -> Expr:
+        """Blocks (or clusters) that have work: no fewer than tiles, and more while each has some K_part of k."""
+        parts = ceil_div_by(self.count * self._k_tiles_of_all, binary(Op.MAX, PART_OF_K // self._k_stride, 1))
+        return binary(Op.MAX, self.count, parts)
 
     @property
     def _range(self) -> tuple[Expr, Expr]:
         """The running block's first k tile, and the one behind its last."""
-        each, left = binary(Op.DIV, self._segments, self._stride), binary(Op.MOD, self._segments, self._stride)
+        segments = self.count * self._k_tiles_of_all
+        each, left = binary(Op.DIV, segments, self._stride), binary(Op.MOD, segments, self._stride)
 
         def before(block: Expr) -> Expr:
             return block * each + binary(Op.MIN, block, left)
 
         return before(self._own), before(self._own + 1)
+
+    @property
+    def _ranges(self) -> RangesOfBlocks:
+        """Of a kernel whose whole waves have a tile per block."""
+        return RangesOfBlocks(
+            linear_thread(self.program), self.count, self._stride, self._own, self._k_tiles_of_all, self.plan.cluster
+        )
+
+    def _in_range(self, number: Expr) -> Body:
+        """Names the tile and the part of k of an item of a block whose range `RangesOfBlocks` has found."""
+        found, tile, part = self._ranges.item(number)
+        return (
+            *found,
+            Let(ITEM, tile),
+            *((Let(USES, part.uses, "of the ring before"),) if self._counts_uses else ()),
+            Let(K_FIRST.name, part.first * self._k_stride),
+            Let(K_SIZE.name, binary(Op.MIN, part.end * self._k_stride, SIZES["k"]) - K_FIRST),
+        )
+
+    def _tile_of_all(self, tile: Expr) -> Body:
+        """Names the problem of a tile among those of all problems, and its coordinates there."""
+        if self.plan.problems.along_m:
+            found, own = self._groups.find(tile, self.tile_counts[1])
+            return (*found, *self.coordinates(own))
+        if self.plan.problems is not Problems.STRIDED:
+            return self.coordinates(tile)
+        tiles = Var(TILES)
+        lets = Let(TILES, self.tiles, "of a problem"), Let(PROBLEM.name, tile // tiles)
+        return (*lets, *self.coordinates(tile % tiles))
 
     def _segment(self, number: Expr) -> Body:
         """Names a tile of the running block's range and its part of k, the last tile first.
@@ -355,11 +402,7 @@ class Scheduler:
             Let(K_FIRST.name, begin * self._k_stride),
             Let(K_SIZE.name, binary(Op.MIN, end * self._k_stride, SIZES["k"]) - K_FIRST),
         ]
-        if self.plan.problems is not Problems.STRIDED:
-            return (*lets, *self.coordinates(tile))
-        tiles = Var(TILES)
-        lets += [Let(TILES, self.tiles, "of a problem"), Let(PROBLEM.name, tile // tiles)]
-        return (*lets, *self.coordinates(tile % tiles))
+        return tuple(lets)
 
     def _layer(self, number: Expr) -> Body:
         """Names the problem and the range of k of an item, by its number among those of its tile."""
@@ -407,26 +450,16 @@ class Scheduler:
         return replace(let, value=let.value * size + place_in_cluster(self.program, dim)) if size > 1 else let
 
 
-def ceil_div_by(a: Expr, b: Expr) -> Expr:
-    """`ceil(a / b)` for a value known when the kernel is launched."""
-    return binary(Op.DIV, a + b - 1, b)
-
-
 def at_work(count: Expr, launched: Expr) -> Expr:
     """The fewest blocks that finish so many equal items in as few rounds as all that were launched; one of none."""
     rounds = binary(Op.MAX, ceil_div_by(count, launched), 1)
     return binary(Op.MAX, ceil_div_by(count, rounds), 1)
 
 
-def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
-    """How many numbers below `count` there are from `first` on, `step` apart; first < count + step."""
-    return binary(Op.DIV, count - first + (step - 1), step)
-
-
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
     """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts, of
     which the last may end behind K. Stream-K shares out k tiles."""
-    split = program.split_k.by_items and program.walk not in (Walk.ONE_TILE, Walk.STREAM_K)
+    split = program.split_k.by_items and program.walk is Walk.PERSISTENT
     ragged = ragged_dim(program) or ("k" if split else "")
     return frozenset(dim for dim in variant.exact if dim != ragged)
 

@@ -53,17 +53,19 @@ class Turns:
         # could come round again, before another warp has seen it.
         return (wait,), (If(binary(Op.EQ, k, 0), (TeamBarrier(_GROUP + 1, GROUP_LANES),)), arrive)
 
-    def of_last_stages(self, item: Expr, use: Expr, uses: Expr, stages: int) -> tuple[Body, Body]:
+    def of_last_stages(self, item: Expr, takes_part: Expr, use: Expr, uses: Expr, stages: int) -> tuple[Body, Body]:
         """In front of each use of the ring for a tile, and behind them all: the last uses each warpgroup leaves to the
         one before it first, so that it has the tensor cores to itself while that one stores its part of C.
 
         All of those uses are in the ring by then: they are fewer than it has stages. It also keeps a warpgroup within
         so many uses of the one behind it, so that of two phases, a tile's and the next one's, no more can be under way
         where a tile has as many uses; where it has fewer, none waits.
+
+        item: its number among those of as many uses, where takes_part says that it is one of them.
         """
         if not self.consumer.apart:
             return (), ()
-        long = binary(Op.LE, stages, uses)
+        long = both(takes_part, binary(Op.LE, stages, uses))
         due = binary(Op.EQ, use, uses - self.consumer.apart)
         wait = WaitBarrier(self._barrier(_GROUP), binary(Op.MOD, item, 2))
         arrive = ArriveBarrier(self._barrier(_GROUP + 1))

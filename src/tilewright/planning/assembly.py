@@ -17,6 +17,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.cost.exchange import LEAST_STREAMED
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
@@ -125,7 +126,8 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     steps += _copied(kernels, request, copies, places)
     length, workspace = 0, tuple[tuple[int, int], ...]()
     if config.stream_k:
-        zeroed, length, workspace, size_bytes = _streamed(kernels, inner, config, size_bytes)
+        tiles = tiles_of(inner, config) * (1 if stack is None else stack.count)
+        zeroed, length, workspace, size_bytes = streamed(kernels, config, tiles, size_bytes)
         steps.append(zeroed)
     if config.split_k > 1:
         steps += _parts(kernels, request, inner, alignment, config, places, at)
@@ -239,14 +241,24 @@ def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None
             )
 
 
-def _streamed(
-    kernels: Kernels, gemm: Gemm, config: PlanConfig, at: int
+def tiles_of(gemm: Gemm, config: PlanConfig) -> int:
+    """Tiles of C of a kernel, in whole clusters."""
+    assert isinstance(config.kernel, SimtConfig | WgmmaConfig)
+    along_m, along_n = config.kernel.cluster if isinstance(config.kernel, WgmmaConfig) else (1, 1)
+    m, n, _ = config.kernel.tile
+    return ceil_div(gemm.m, m * along_m) * ceil_div(gemm.n, n * along_n) * along_m * along_n
+
+
+def streamed(
+    kernels: Kernels, config: PlanConfig, tiles: int, at: int
 ) -> tuple[Step, int, tuple[tuple[int, int], ...], int]:
     """What stream-K needs beside the matrices: the launch that clears the flags of tiles, the least k of a block, the
-    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`."""
-    assert isinstance(config.kernel, SimtConfig)
+    places of partial sums and of flags, and the end of these in the workspace, in which they begin at `at`. tiles: at
+    most, of which blocks of wgmma share out fewer than two of each block."""
+    assert isinstance(config.kernel, SimtConfig | WgmmaConfig)
     m, n, k = config.kernel.tile
-    tiles = ceil_div(gemm.m, m) * ceil_div(gemm.n, n)
+    if isinstance(config.kernel, WgmmaConfig) and kernels.blocks_at_once is not None:
+        tiles = min(tiles, 2 * kernels.blocks_at_once)  # as `Kernel.workspace_tiles`
     flags, sums_at = tiles * FLAGS_OF_A_TILE, at + round_up(tiles * FLAGS_OF_A_TILE * F32.bytes, 256)
     nothing = MatrixCopy(0, 0, 0, 1, flags, flags)  # a copy has zeros beyond its source
     problem = Relayout((nothing,), F32, F32)

@@ -29,6 +29,7 @@ from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.simt import SimtConfig, repeats_lines
 from tilewright.kernels.splitting import LineSplittingConfig, SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment, Shards, Stack
 from tilewright.planning.skinny import Skinny
@@ -161,6 +162,11 @@ class Kernels:
         return Built(load(self.gpu, cubin, built.source), built.kernel)
 
     @property
+    def blocks_at_once(self) -> int | None:
+        """Blocks of a persistent kernel that run at once, where TMA loads its tiles; None: nobody knows."""
+        return self.spec.sm_count
+
+    @property
     def overlaps(self) -> bool:
         """Whether the GPU starts a kernel under the one before."""
         return self.spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
@@ -226,10 +232,10 @@ def build_of(gemm: Gemm, config: PlanConfig) -> Build:
 
 
 def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
-    streamed = config.stream_k
+    streamed, wgmma = config.stream_k, isinstance(config.kernel, WgmmaConfig)
     split_k = SplitK.ORDERED if streamed else SplitK.PARTIALS if config.split_k > 1 else SplitK.NONE
     built = build(gemm, schedule, name=name_of(config.kernel).replace(" ", "_"))
-    return replace(built, split_k=split_k, stream_k=streamed)
+    return replace(built, split_k=split_k, stream_k=streamed, whole_waves=streamed and wgmma)
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.skinny import is_k_major
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.planning.assembly import Request, part_length, plan_of
 from tilewright.planning.cost.block_clocks import blocks_per_sm
@@ -81,6 +83,10 @@ class PaperKernels(Kernels):
             check_launchable(built, self._for, replace(built.gemm, m=1, n=1, k=1))
         self.products[built.source] = built
         return Built(self.small(built.source), built.kernel)
+
+    @property
+    def blocks_at_once(self) -> int | None:
+        return None if self._for is None else self._for.sm_count
 
     @property
     def overlaps(self) -> bool:
@@ -200,12 +206,15 @@ def _of_product(one: Multiplied, spec: DeviceSpec, cache: CubinCache | None, clo
     config, kernel = one.config, one.config.kernel
     assert not isinstance(kernel, GemvConfig)
     alone, read = kernel.with_split_k(1), as_read(in_groups(one.gemm, config), config)
-    if isinstance(alone, SimtConfig) and alone.stream_k:
-        alone = replace(alone, stream_k=False, persistent=False)
+    if isinstance(alone, SimtConfig | WgmmaConfig) and alone.stream_k:
+        alone = replace(alone, stream_k=False, persistent=isinstance(alone, WgmmaConfig))
     built = build_of(read, replace(config, kernel=alone))
     work = work_of(built)
     if kernel.split_k > 1:
         work = replace(work, steps=ceil_div(work.steps, kernel.split_k), blocks=work.blocks * kernel.split_k)
+    elif config.stream_k and isinstance(kernel, WgmmaConfig):  # what each wave leaves idle is shared out
+        waves = work.blocks / spec.sm_count
+        work = replace(work, steps=ceil(work.steps * max(1.0, waves) / max(1, ceil(waves))))
     elif config.stream_k:
         table = Columns.of([kernel], kernel.columns)
         slots = spec.sm_count * np.maximum(1, blocks_per_sm("simt", table, read, spec))

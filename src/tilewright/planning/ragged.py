@@ -26,7 +26,15 @@ from tilewright.kernels.spaces import joined, product, stages_more, with_long_ro
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.lowering.groups import TABLE
-from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
+from tilewright.planning.assembly import (
+    Request,
+    added_places,
+    as_multiplied_by,
+    check_maps,
+    multiplied_on,
+    streamed,
+    tiles_of,
+)
 from tilewright.planning.candidates import families_for, leaves_first, listed, promoted, starts_early
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.groups import groups_seconds, tma_groups_seconds
@@ -142,6 +150,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         "accumulators": (1,),
         "cluster_k": (1,),
         "left_in_registers": (0,),
+        "stream_k": (0,),
         "persistent": (1,),
         "raster_rows": (16,),
         "promote_every": (promote_every,),
@@ -211,13 +220,24 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     built = kernels.kernel(gemm, request.alignment, config, problems=problems, others=(smallest,))
     check_maps(built.kernel, request.alignment, config)
     most = MOST_GROUPS if along_m else groups.count
-    places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *added_places(gemm), (Place.GROUP_ENDS, 0)
-    steps = []
+    steps, cleared = list[Step](), list[Step]()
+    part_of_k, size_bytes, workspace = 0, 0, tuple[tuple[int, int], ...]()
+    if config.stream_k:
+        tiles = tiles_of(replace(gemm, m=gemm.m + groups.count * built.kernel.cluster_tile["m"]), config)
+        zeroed, part_of_k, workspace, size_bytes = streamed(kernels, config, tiles, 0)
+        cleared = [zeroed]
+    places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *added_places(gemm), *workspace, (Place.GROUP_ENDS, 0)
     for first in range(0, groups.count, most):
         count = min(most, groups.count - first)
         steps_of_groups = groups.step, *groups.added, count
-        values = (*arguments(gemm, (0,) * len(places)), *steps_of_groups, *((first,) if along_m else ()), *room)
+        values = (
+            *arguments(gemm, (0,) * len(places), part_of_k=part_of_k),
+            *steps_of_groups,
+            *((first,) if along_m else ()),
+            *room,
+        )
         grid = grid_of(built.kernel, gemm, batch=count)
         launch = built.loaded.prepare(grid, built.kernel.block, values)
+        steps += cleared
         steps.append(Step(launch, places, Role.PRODUCT, f"C of {count} groups"))
-    return Plan(tuple(steps), 0, str(config))
+    return Plan(tuple(steps), size_bytes, str(config))

@@ -46,7 +46,7 @@ from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, Stack, behind_packing, ways_to_pack
 from tilewright.planning.raster import first_out
-from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, with_split_k
+from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, streaming_waves, with_split_k
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.quantization import BLOCK
@@ -396,6 +396,7 @@ def whole_space(
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
                 clusters += streaming_k(legal[legal.raster_rows == 1], read, spec) if kind == "simt" else []
+                clusters += [streaming_waves(legal, read, spec)] if kind == "wgmma" else []
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
                 both = (rows, *clusters)

@@ -8,8 +8,8 @@ import numpy as np
 
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
-from tilewright.kernels import simt
-from tilewright.kernels.columns import Columns
+from tilewright.kernels import simt, wgmma
+from tilewright.kernels.columns import Columns, legal
 from tilewright.kernels.spaces import simt_streams, with_cluster_k
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.planning.cost.block_clocks import blocks_per_sm
@@ -90,6 +90,20 @@ def streaming_k(c: Columns, gemm: Gemm, spec: DeviceSpec) -> list[Columns]:
     waves = tiles / (spec.sm_count * np.maximum(1, blocks_per_sm("simt", c, gemm, spec)))
     c = c[(gemm.k >= _LEAST_TO_STREAM * c.k) & (waves < MOST_WAVES["simt"])]
     return [c] if len(c) else []
+
+
+def streaming_waves(c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
+    """Kernels of wgmma of a table whose last wave of tiles is cut along k, where some blocks would have none of it."""
+    tiles = ceil_div(gemm.m, c.m * c.cluster_m) * ceil_div(gemm.n, c.n * c.cluster_n)
+    blocks = spec.sm_count // (c.cluster_m * c.cluster_n)
+    idle = (tiles > blocks) & (tiles % blocks > 0) & (tiles % blocks <= _MOST_OF_LAST_WAVE * blocks)
+    c = c[idle & (c.persistent > 0) & (c.subtile > 0) & (gemm.k >= _LEAST_TO_STREAM * c.k)]
+    c = c.with_columns(stream_k=np.ones(len(c), dtype=np.int64))
+    return c[legal(wgmma.LAWS, c, gemm)]
+
+
+_MOST_OF_LAST_WAVE = 0.8
+"""Of the blocks, how many may have a tile of the last wave: what the others wait for pays for adding up."""
 
 
 def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...]) -> Columns:

@@ -139,8 +139,8 @@ def simulate(
     order = schedule if isinstance(schedule, str) else schedule.name
     if order != "lockstep":
         findings.order = f"schedule={order!r}, seed={seed}" if isinstance(schedule, str) else order
-    blocks_of_all = int(np.prod(grid_of(kernel, constants)))
-    memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all, group_ends)
+    tiles = kernel.workspace_tiles(int(np.prod(grid_of(kernel, constants))), int(np.prod(grid)))
+    memory = Memory(kernel, operands, numbers, base_bytes or {}, tiles, group_ends)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
     journal = None if isinstance(schedule, str) else Journal()
     context = Context(memory, numbers, Wire(heard), findings, None, nobody, observer=observer, journal=journal)

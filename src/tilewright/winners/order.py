@@ -93,7 +93,8 @@ def _by_blocks(built: Build, part_of_k: int) -> tuple[str, ...]:
     """How blocks share out k."""
     if built.stream_k:
         m, n = (built.program.block_tile(dim) for dim in ("m", "n"))
-        return (f"blocks, in equal parts of that of all tiles of {m} x {n}",)
+        which = f"of {m} x {n} that fill no wave of blocks" if built.whole_waves else f"of {m} x {n}"
+        return (f"blocks, in equal parts of that of all tiles {which}",)
     return (f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()
 
 

@@ -34,7 +34,7 @@ from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
-from tilewright.planning.cost.exchange import exchange_clocks, parts_of
+from tilewright.planning.cost.exchange import exchange_clocks, parts_of, streams_k
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import ceil_div
 
@@ -419,6 +419,9 @@ def timed(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, at: Constant
     in_clusters = np.ceil(rows / c.cluster_m) * c.cluster_m * (np.ceil(columns / c.cluster_n) * c.cluster_n)
     blocks = in_clusters * parts * count
     waves = np.maximum(1, np.ceil(blocks / c.room - 1e-9))
+    streamed = streams_k(c)
+    if streamed is not False and streamed.any():  # `exchange_clocks` knows what it costs to add up
+        waves = np.where(streamed, np.maximum(1, blocks / c.room), waves)
     steps = np.ceil(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes) / parts)
     clocks = c.slowest
     if min(gemm.m, gemm.n) < wgmma.MAX_COLUMNS:

@@ -143,3 +143,16 @@ def clusters_along_k(accumulators: Callable[[Any], Column]) -> tuple[Law, ...]:
             lambda c, g: "a cluster along k shares all of the sum of a tile: split_k=1",
         ),
     )
+
+
+STREAMS_K = Law(
+    lambda c, g: (
+        (c.stream_k > 0)
+        & ((c.persistent == 0) | (c.split_k * c.cluster_k * c.accumulators * c.pieces > 1) | (c.promote_every > 0))
+    ),
+    lambda c, g: (
+        "blocks that share out the k of several tiles are persistent, without split-K, and have one sum of each, "
+        "which is not promoted"
+    ),
+)
+"""Of kernels of wgmma."""

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column, Law, reasons_against
-from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
+from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, STREAMS_K, Tiled, clusters_along_k, exchanged_bytes
 from tilewright.kernels.wgmma_registers import registers_beside
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,
@@ -103,8 +103,7 @@ class WgmmaConfig(Tiled):
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
     left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
     it lies with m or n contiguous, which wgmma cannot read from shared memory
-    stream_k: blocks share out the k of the tiles that fill no whole wave, and of one wave more, in equal parts, and add
-    up in the kernel
+    stream_k: blocks share out the k of tiles that fill no whole wave, with those of one wave, and add up in the kernel
     """
 
     consumers: int = 2
@@ -495,13 +494,6 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
     ),
-    Law(
-        lambda c, g: (c.stream_k > 0) & ((c.persistent == 0) | (c.cluster_k > 1) | (c.split_k > 1)),
-        lambda c, g: "blocks that share out the k of tiles of several blocks are persistent, without split-K",
-    ),
-    Law(
-        lambda c, g: (c.stream_k > 0) & ((c.accumulators > 1) | (c.pieces > 1) | (c.promote_every > 0)),
-        lambda c, g: "blocks that share out the k of tiles of several blocks have one sum, which is not promoted",
-    ),
+    STREAMS_K,
 )
 """What the lowering takes today, all in this place."""

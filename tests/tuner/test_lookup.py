@@ -12,8 +12,8 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.winners.database import Database
-from tilewright.winners.lookup import Lookup, is_current, shipped_winners
+from tilewright.winners.database import Database, shipped_winners
+from tilewright.winners.lookup import Lookup, is_current
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 
@@ -44,6 +44,23 @@ def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_
 )
 def test_neighbours_may_take_the_winner_of_a_shape(tmp_path: Path, size: tuple[int, int, int], is_near: bool) -> None:
     found = a_lookup(tmp_path, a_winner()).winner(H200, Gemm(*size), 16)
+    assert (found is not None) == is_near
+
+
+@pytest.mark.parametrize(
+    ("measured", "asked", "tile", "is_near"),
+    [
+        ((16, 8192), (17, 8192), (16, 64, 64), False),  # two rows of tiles
+        ((16, 8192), (16, 8100), (16, 64, 64), True),
+        ((2048, 2048), (2049, 2048), (128, 256, 64), False),  # 136 tiles, and 132 SMs
+        ((4096, 4096), (4097, 4096), (128, 256, 64), True),  # 528 tiles: four waves, as 512
+    ],
+)
+def test_a_neighbour_has_about_as_many_tiles_and_no_more_waves(
+    tmp_path: Path, measured: tuple[int, int], asked: tuple[int, int], tile: tuple[int, int, int], is_near: bool
+) -> None:
+    (m, n), config = measured, PlanConfig(WgmmaConfig(tile))
+    found = a_lookup(tmp_path, a_winner(m=m, n=n, config=config)).winner(H200, Gemm(*asked, 4096), 16)
     assert (found is not None) == is_near
 
 

@@ -1,8 +1,9 @@
 """What dispatch asks: the plan that won for a problem, if there is one.
 
 An exact winner comes first. Else that of a neighbour: the same device, formats, orders and alignment; m and n within a
-sixteenth, so that about as many tiles fill about as many rounds of SMs; k within a factor of two, since a tile's speed
-hardly depends on it. Of several the nearest is taken, by the sum of |log| of the ratios.
+sixteenth, as are its rows and columns of tiles, which fill no more waves of SMs (17 rows are two tiles of 16); k within
+a factor of two, since a tile's speed hardly depends on it. Of several the nearest is taken, by the sum of |log| of the
+ratios.
 
 A winner whose kernels have other texts today is passed over: nobody has measured what would run. That is known without
 building where nothing changed of all that decides the texts, else they are printed anew, once a process.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from math import log
+from math import inf, log, prod
 from typing import Any
 
 from tilewright.dtypes import dtype as format_called
@@ -75,7 +76,7 @@ class Lookup:
             if order in (None, winner.order)
         ]
         for away, _, winner in sorted(near, key=lambda entry: entry[:2]):
-            if away < float("inf") and is_current(winner, self.version_of):
+            if away < inf and _fills_as_many_waves(winner, problem) and is_current(winner, self.version_of):
                 return winner
         return None
 
@@ -98,6 +99,19 @@ def _class(device: str, problem: ProblemKey) -> _Class:
     return short_name(device), replace(problem, m=0, n=0, k=0)
 
 
+def _fills_as_many_waves(winner: Winner, problem: ProblemKey) -> bool:
+    """Whether the tiles of what won cover a neighbour about as well as the problem that was measured."""
+    kernel, measured = winner.config.kernel, winner.key.problem
+    tile: tuple[int, ...] | None = getattr(kernel, "tile", None)
+    if tile is None:
+        return True
+    here, there = (
+        [-(-size // step) for size, step in zip((one.m, one.n), tile, strict=False)] for one in (problem, measured)
+    )
+    waves, waves_there = (-(-prod(tiles) * kernel.split_k // winner.key.device.sm_count) for tiles in (here, there))
+    return all(mine <= NEAR_TILES * theirs for mine, theirs in zip(here, there, strict=True)) and waves <= waves_there
+
+
 def distance(one: ProblemKey, other: ProblemKey) -> float:
     """How far two shapes of one class are from each other; infinite for those that are not neighbours.
 
@@ -115,7 +129,7 @@ def distance(one: ProblemKey, other: ProblemKey) -> float:
         if mine == theirs:
             continue
         if not mine or not theirs or not 1 / most <= mine / theirs <= most:
-            return float("inf")
+            return inf
         total += abs(log(mine / theirs))
     return total
 

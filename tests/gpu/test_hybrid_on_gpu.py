@@ -24,7 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "cooperative": {"tile": (128, 256, 64), "consumers": 2, "stages": 4, "subtile": 64},
     "ping-pong": {"tile": (128, 192, 64), "consumers": 2, "stages": 4, "subtile": 64, "ping_pong": True},
     "cluster": {"tile": (128, 128, 64), "consumers": 2, "stages": 4, "subtile": 64, "cluster": (2, 1)},
-    "few rows": {"tile": (16, 128, 64), "consumers": 1, "stages": 5, "subtile": 64, "swap_ab": True},
+    "skinny": {"tile": (16, 128, 64), "consumers": 1, "stages": 5, "subtile": 64, "swap_ab": True},
 }
 
 

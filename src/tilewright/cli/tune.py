@@ -71,9 +71,7 @@ def tune(
     budget: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS",
-            min=1,
-            help="Of the command; of each problem of --shapes. Default: 50; --suite 1000.",
+            metavar="SECONDS", min=1, help="Of the command; of each problem of --shapes. Default: 50; --suite 1000."
         ),
     ] = None,
     storage: Annotated[
@@ -107,11 +105,8 @@ def tune(
     The winner goes to the database.
     """
     _check_which(m, suite, shapes)
-    asked = (
-        None
-        if m is None
-        else (*_sizes(m, n, k), "f32" if dtype is None else dtype, out, "NN" if order is None else order)
-    )
+    given = "f32" if dtype is None else dtype, out, "NN" if order is None else order
+    asked = None if m is None else (*_sizes(m, n, k), *given)
     if not list_only and device is not None:
         raise TilewrightError("--device is for --list: a search runs on the GPU at hand.")
     with Processes(workers or min(_MOST_WORKERS, os.cpu_count() or 1)) as processes:

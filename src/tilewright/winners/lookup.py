@@ -22,6 +22,7 @@ from typing import Any
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import ceil_div
 from tilewright.winners.database import Database, ShippedWinners, shipped_winners
 from tilewright.winners.keys import Key, ProblemKey, short_name, sources_version
 from tilewright.winners.plan_config import PlanConfig
@@ -106,9 +107,9 @@ def _fills_as_many_waves(winner: Winner, problem: ProblemKey) -> bool:
     if tile is None:
         return True
     here, there = (
-        [-(-size // step) for size, step in zip((one.m, one.n), tile, strict=False)] for one in (problem, measured)
+        [ceil_div(size, step) for size, step in zip((one.m, one.n), tile, strict=False)] for one in (problem, measured)
     )
-    waves, waves_there = (-(-prod(tiles) * kernel.split_k // winner.key.device.sm_count) for tiles in (here, there))
+    waves, waves_there = (ceil_div(prod(tiles) * kernel.split_k, winner.key.device.sm_count) for tiles in (here, there))
     return all(mine <= NEAR_TILES * theirs for mine, theirs in zip(here, there, strict=True)) and waves <= waves_there
 
 

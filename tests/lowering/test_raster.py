@@ -45,6 +45,7 @@ def test_orders_of_a_small_grid() -> None:
     assert order(RasterOrder.ROW) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert order(RasterOrder.COLUMN) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     assert order(RasterOrder.GROUPED, 2) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+    assert order(RasterOrder.SERPENTINE, 1) == [(0, 0), (0, 1), (0, 2), (1, 2), (1, 1), (1, 0)]
     assert order(RasterOrder.LAYERS, 2) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
     assert order(RasterOrder.SNAKE, 2) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (0, 2)]
 

@@ -222,6 +222,7 @@ class RasterOrder(Spelled):
     ROW = "row"  # along a row of tiles first
     COLUMN = "column"  # down a column of tiles first
     GROUPED = "grouped"  # down groups of rows, column by column, so that a wave of blocks shares operands
+    SERPENTINE = "serpentine"  # as GROUPED, every other group from its last column back, where the one before ended
     LAYERS = "layers"  # panels of columns, one after another: in each, along its rows
     SNAKE = "snake"  # as LAYERS, every other panel from the bottom up, so that its start meets the last one's end
     HILBERT = "hilbert"  # along a Hilbert curve, so that neighbours in time are neighbours in both directions
@@ -229,10 +230,12 @@ class RasterOrder(Spelled):
 
 @dataclass(frozen=True, slots=True)
 class RasterChoice:
-    """A raster order; `group` counts rows of tiles (GROUPED) or columns of tiles (LAYERS, SNAKE)."""
+    """A raster order; `group` counts rows of tiles (GROUPED, SERPENTINE) or columns of tiles (LAYERS, SNAKE).
+    alternating_k: every other tile of a block is summed from the end of k, where the tile before has ended."""
 
     order: RasterOrder
     group: int = 1
+    alternating_k: bool = False
 
 
 @dataclass(frozen=True, slots=True)

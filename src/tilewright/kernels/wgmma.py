@@ -124,12 +124,13 @@ class WgmmaConfig(Tiled):
     cluster_k: int = 1
     left_in_registers: bool = False
     stream_k: bool = False
+    serpentine: Literal["", "n", "k", "nk"] = ""
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first", "cluster_k", "left_in_registers", "stream_k"),
+        *("accumulators", "evict_first", "cluster_k", "left_in_registers", "stream_k", "serpentine"),
     )
 
     @property
@@ -172,7 +173,9 @@ class WgmmaConfig(Tiled):
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
         clusters = tuple(Cluster(loop, size) for loop, size in sizes if size > 1)
         if self.persistent:
-            return Raster(RasterOrder.GROUPED, group=self.raster_rows), Persist(), *clusters
+            order = RasterOrder.SERPENTINE if "n" in self.serpentine else RasterOrder.GROUPED
+            raster = Raster(order, group=self.raster_rows, alternating_k="k" in self.serpentine)
+            return raster, Persist(), *clusters
         if self.raster_rows > 1:
             return Raster(RasterOrder.GROUPED, group=self.raster_rows), *clusters
         return (Raster(RasterOrder.ROW), *clusters) if clusters else ()

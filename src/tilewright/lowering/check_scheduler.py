@@ -28,6 +28,8 @@ def check_scheduler(program: Program, variant: Variant) -> None:
         check_rank_sums(program)
     if program.arriving:
         check_arrivals(program)
+    if program.raster is not None and program.raster.alternating_k:
+        _check_alternating(program)
     if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:
         raise LoweringError(
             "Blocks along z cannot have a problem each: they share out one problem already.",
@@ -38,6 +40,17 @@ def check_scheduler(program: Program, variant: Variant) -> None:
     if program.problems.has_groups:
         _check_grouped(program)
         _check_ragged_orders(program, variant)
+
+
+def _check_alternating(program: Program) -> None:
+    if program.walk is Walk.ONE_TILE or program.specialized is None:
+        raise LoweringError(
+            "Only persistent blocks with a producer can sum every other tile from the end of k.",
+            note="a block with one tile has no other, and a ring without a producer begins anew with each tile.",
+            hint="use Persist() and Specialize(), or leave alternating_k out.",
+        )
+    if program.gemm.block_scales is not None:
+        raise LoweringError(f"{program.gemm.block_scales} are read in the order of k.", hint="leave alternating_k out.")
 
 
 def _check_partials(program: Program) -> None:

@@ -35,10 +35,15 @@ def raster(choice: RasterChoice, numbered: Expr, rows: Expr, cols: Expr, row_axi
             row, col = _div(number, tile_cols), _mod(number, tile_cols)
         case RasterOrder.COLUMN:
             row, col = _mod(number, tile_rows), _div(number, tile_rows)
-        case RasterOrder.GROUPED:
+        case RasterOrder.GROUPED | RasterOrder.SERPENTINE:
             band, first, height, inside = _bands(number, tile_rows, tile_cols, choice.group, "group", "row")
             lets += band
             row, col = first + _mod(inside, height), _div(inside, height)
+            if choice.order is RasterOrder.SERPENTINE:
+                lets.append(Let("column_in_group", col))
+                there = Var("column_in_group")
+                back = binary(Op.EQ, _mod(Var("group"), Const(2)), 1)
+                col = Select(back, tile_cols - 1 - there, there)
         case RasterOrder.LAYERS | RasterOrder.SNAKE:
             band, first, width, inside = _bands(number, tile_cols, tile_rows, choice.group, "panel", "column")
             lets += band

@@ -261,11 +261,19 @@ class TmaKernel:
         events = (
             Event(always(*uses.lets(self._fill.name))),
             Event(always(WaitBarrier(self.empty(self._fill), uses.parity ^ 1))),
-            Event(steps_of(lambda env: self._load(env, uses.before)), fills=True),
+            Event(steps_of(lambda env: self._load(self._in_order_of_k(env, item), uses.before)), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
         arrived = wait_for_rows(self._scheduler.tile_axes[0]) if self.program.arriving else ()
         return (*arrived, For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
+
+    def _in_order_of_k(self, env: Env, item: Item) -> Env:
+        """The place of the tile that a use of the ring loads: of every other item from the end of k, if k alternates."""
+        raster, k_tile = self.program.raster, env[self._loop]
+        if raster is None or not raster.alternating_k:
+            return env
+        back = binary(Op.EQ, binary(Op.MOD, item.number, 2), 1)
+        return env.at(**{self._loop: Select(back, self._count - 1 - k_tile, k_tile)})
 
     def _await_release(self, item: Item) -> Body:
         """Behind the last item, the producer of a clustered block waits until all stages are released: an arrival from

@@ -6,7 +6,8 @@ unrolled. What matters, and so makes up the order:
 
 - what adds: FFMA one product after another, or an instruction, whose depth in k decides which products are added at
   once; and whether tf32 operands are rounded or cut off;
-- the sequence in which the products are visited, where it is not simply ascending;
+- the sequence in which the products are visited, where it is not simply ascending; where every other tile of a block is
+  summed from the end of k, also which tiles these are;
 - the split-K parts that different threads, warps or blocks sum, since those are added up later;
 - what the sum is kept in, and whether factors are applied once to the finished sum;
 - whether products of zeros are appended to fill the last tile of k: they turn a sum of -0 into 0.
@@ -77,7 +78,7 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
     return ReductionOrder(
         unit=unit if instruction is None else f"{unit} {gemm.multiplied}",
         depth=depth,
-        visits=_visits(program),
+        visits=_visits(program) + _alternating(program),
         shared_by=(
             *_side_by_side(program),
             *_by_blocks(built, part_of_k),
@@ -123,6 +124,15 @@ def _visits(program: Program) -> str:
         return "ascending"
     counted = ", ".join(f"{axis.stride} x {axis.extent or 'rest'}" for axis in digits)
     return counted + (f", turning {', '.join(turning)}" if turning else "")
+
+
+def _alternating(program: Program) -> str:
+    """Which tiles of C are summed from the end of k."""
+    raster = program.raster
+    if raster is None or not raster.alternating_k:
+        return ""
+    rows, columns = (program.block_tile(dim) * neighbours(program, dim) for dim in ("m", "n"))
+    return f", in every other tile of a block descending: {rows} x {columns} in {raster.order.value} order, {raster.group}"
 
 
 def _side_by_side(program: Program) -> tuple[str, ...]:

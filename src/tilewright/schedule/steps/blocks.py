@@ -19,11 +19,14 @@ class Raster(Step):
 
     The grid becomes one-dimensional. GROUPED goes down `group` rows of tiles, then to the next column of tiles, so that
     blocks which run together share rows of A and columns of B in the L2 cache. SNAKE reverses at the end of each group.
-    LAYERS takes the rows of a panel of `group` columns, then the next panel. HILBERT follows a space-filling curve.
+    SERPENTINE is GROUPED with every other group from its last column back. LAYERS takes the rows of a panel of `group`
+    columns, then the next panel. HILBERT follows a space-filling curve. alternating_k: a persistent block sums every
+    other tile from the end of k, so that it begins with what the tile before has left in the L2.
     """
 
     order: RasterOrder
     group: int = 1
+    alternating_k: bool = False
 
     def apply(self, program: Program) -> Program:
         check_member(self.order, RasterOrder)
@@ -34,10 +37,10 @@ class Raster(Step):
                 f"{doing} with group={self.group}.",
                 hint=f"a group of 1 to {MAX_GROUP} belongs to {', '.join(order.value for order in _GROUPS)}.",
             )
-        return check_program(replace(program, raster=RasterChoice(self.order, self.group)), doing)
+        return check_program(replace(program, raster=RasterChoice(self.order, self.group, self.alternating_k)), doing)
 
 
-_GROUPS = (RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.LAYERS)
+_GROUPS = (RasterOrder.GROUPED, RasterOrder.SERPENTINE, RasterOrder.SNAKE, RasterOrder.LAYERS)
 
 
 @dataclass(frozen=True, repr=False)

@@ -40,7 +40,7 @@ def from_the_end(operands: Operands, tile: int) -> Operands:
 
 @pytest.mark.parametrize("name", ["cooperative", "ping-pong", "cluster", "from registers"])
 def test_every_other_tile_of_a_block_is_summed_from_the_end(name: str) -> None:
-    """Bits tell: those of the tile's own order, and of no other. k ends with whole tiles, so that each order has one."""
+    """Bits tell: those of the tile's own order, and of no other. k is whole tiles, which each order has."""
     gemm = Gemm(512, 256, 320, BF16, out=BF16, b=Order.COL)
     operands = make_operands(gemm)
     plain = schedule_at(gemm, KINDS[name])

@@ -18,8 +18,9 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.estimates import estimated
 from tilewright.planning.packing import Shards
 from tilewright.planning.ranking import whole_space
-from tilewright.planning.raster import first_out, rows_together, visited
+from tilewright.planning.raster import first_out, goes_back, rows_together, visited
 from tilewright.problem import Gemm, Order
+from tilewright.problem.block_scales import BlockScales
 from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
 
@@ -62,6 +63,69 @@ def read_bytes(config: WgmmaConfig, gemm: Gemm, rows: int, stays: tuple[str, ...
     return asked
 
 
+def asked_along_k(config: WgmmaConfig, gemm: Gemm) -> int:
+    """The same, where all blocks of a wave go through k at one pace: by sixteenths of k, of what waves of 128 blocks
+    ask for."""
+    high, wide, parts = ceil_div(gemm.m, config.m), ceil_div(gemm.n, config.n), 16
+    order = list[tuple[int, int]]()
+    for group, first in enumerate(range(0, high, config.raster_rows)):
+        columns = range(wide) if not config.serpentine or group % 2 == 0 else range(wide)[::-1]
+        order += [(row, n) for n in columns for row in range(first, min(first + config.raster_rows, high))]
+    sizes = {"A": config.m * gemm.k * gemm.dtype.bytes // parts, "B": config.n * gemm.k * gemm.dtype.bytes // parts}
+    kept: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+    held = asked = 0
+    for number, first in enumerate(range(0, len(order), 128)):
+        wave = order[first : first + 128]
+        for part in range(parts) if not config.serpentine or number % 2 == 0 else range(parts)[::-1]:
+            for name in dict.fromkeys([("A", row, part) for row, _ in wave] + [("B", n, part) for _, n in wave]):
+                asked += sizes[name[0]] * (name not in kept)
+                held += sizes[name[0]] * (name not in kept)
+                kept[name] = sizes[name[0]]
+                kept.move_to_end(name)
+            while held > 0.5 * H200.l2_bytes:
+                held -= kept.popitem(last=False)[1]
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("gemm", "least", "most"),
+    [
+        (problem(8192, 8192, 8192), 0.85, 0.95),  # measured: 944 of 1074 MB
+        (problem(16384, 4096, 12288), 0.85, 0.98),
+        (problem(6000, 18432, 6144), 0.6, 0.85),
+        (problem(8192, 8192, 16384, E4M3), 0.8, 0.95),
+    ],
+    ids=str,
+)
+def test_what_was_read_last_is_asked_for_first(gemm: Gemm, least: float, most: float) -> None:
+    plain = replace(TALL, tile=(128, 256, 64), cluster=(1, 1))
+    found = visited(PlanConfig(plain), gemm, H200).kernel
+    assert isinstance(found, WgmmaConfig) and found.serpentine
+    share = asked_along_k(found, gemm) / asked_along_k(replace(found, serpentine=False), gemm)
+    assert least < share < most
+
+
+@pytest.mark.parametrize("k", [512, 2048, 4096])
+def test_strips_that_stay_are_summed_in_the_order_of_k(k: int) -> None:
+    assert not goes_back(replace(PING_PONG, raster_rows=8), problem(8192, 8192, k), H200)
+
+
+def test_sums_in_one_order_and_scales_of_blocks_keep_the_order_of_k() -> None:
+    gemm = problem(8192, 8192, 8192)
+    assert not visited(PlanConfig(PING_PONG), gemm, H200, fixed_order=True).kernel.serpentine  # type: ignore[union-attr]
+    for fixed in (False, True):
+        request = Request(gemm, alignment_of(gemm), fixed_order=fixed)
+        kernels = [plan.kernel for plan, _ in zip(estimated(request, H200), range(20), strict=False)]
+        goes = {one.serpentine for one in kernels if isinstance(one, WgmmaConfig)}
+        assert goes <= {False} if fixed else True in goes
+    tensors = problem(16384, 16384, 16384, E4M3)
+    assert goes_back(PING_PONG, tensors, H200)
+    blocks = replace(tensors, block_scales=BlockScales(1, 128))
+    assert not goes_back(PING_PONG, blocks, H200)
+    config = replace(PING_PONG, tile=(128, 128, 128), promote_every=128, serpentine=True)
+    assert any("in the order of k" in one for one in config.reasons_against(blocks))
+
+
 @pytest.mark.parametrize(
     "config", [TALL, PING_PONG, replace(PING_PONG, cluster=(1, 1)), replace(TALL, tile=(64, 256, 64))]
 )
@@ -90,7 +154,8 @@ def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int, 
     let it; not where both stay, nor where neither does."""
     plan = PlanConfig(PING_PONG)
     found = visited(plan, problem(8192, 8192, k), H200)
-    assert found == replace(plan, kernel=replace(PING_PONG, raster_rows=rows, evict_first=first))
+    kernel = replace(PING_PONG, raster_rows=rows, evict_first=first, serpentine=k == 8192)
+    assert found == replace(plan, kernel=kernel)
 
 
 def test_what_leaves_first_besides_is_kept() -> None:

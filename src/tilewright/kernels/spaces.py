@@ -190,7 +190,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
-    common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), "serpentine": ("",), **options}
+    common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), "serpentine": (0,), **options}
     across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)
     held = across == 1 and gemm.dtype.bytes == 4 and gemm.multiplies_tf32
     common |= {"accumulators": (1,), "cluster_k": (1,), "left_in_registers": (int(held),), "stream_k": (0,)}

@@ -70,11 +70,11 @@ def accumulators_of(config: Any) -> Column:
     return config.warp_m * config.warp_n // WARP_THREADS
 
 
-def order_of_tiles(raster_rows: int, cluster_k: int) -> tuple[Step, ...]:
+def order_of_tiles(raster_rows: int, cluster: int) -> tuple[Step, ...]:
     """The raster of a kernel whose blocks visit so many rows of tiles together; clusters need one of any order."""
     if raster_rows > 1:
         return (Raster(RasterOrder.GROUPED, group=raster_rows),)
-    return (Raster(RasterOrder.ROW),) if cluster_k > 1 else ()
+    return (Raster(RasterOrder.ROW),) if cluster > 1 else ()
 
 
 def exchanged_bytes(config: Any) -> Column:
@@ -156,3 +156,9 @@ STREAMS_K = Law(
     ),
 )
 """Of kernels of wgmma."""
+
+GOES_BACK = Law(
+    lambda c, g: (c.serpentine > 0) & ((c.persistent == 0) | (g.block_scales is not None)),
+    lambda c, g: "persistent blocks alone have a tile before, and scales of blocks are read in the order of k",
+)
+"""The same."""

@@ -7,10 +7,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tilewright.ir.program import GROUP_LANES, RasterOrder
+from tilewright.ir.program import GROUP_LANES
 from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column, Law, reasons_against
-from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, STREAMS_K, Tiled, clusters_along_k, exchanged_bytes
+from tilewright.kernels.tile_sizes import (
+    ACCUMULATORS_AGREE,
+    GOES_BACK,
+    STREAMS_K,
+    Tiled,
+    clusters_along_k,
+    exchanged_bytes,
+)
 from tilewright.kernels.wgmma_registers import registers_beside
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,
@@ -39,10 +46,11 @@ from tilewright.kernels.wgmma_steps import (
     stored_per_thread,
     through_registers,
     tma_stores,
+    visits,
 )
 from tilewright.layout.epilogue import default_subtile
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Step
+from tilewright.schedule import DependentLaunch, Pipeline, Schedule, Step
 from tilewright.schedule.steps.blocks import MAX_CLUSTER
 from tilewright.units import ceil_div
 
@@ -104,6 +112,7 @@ class WgmmaConfig(Tiled):
     left_in_registers: the operand of an instruction's rows (A; with swap_ab B) is read through registers: of tf32, as
     it lies with m or n contiguous, which wgmma cannot read from shared memory
     stream_k: blocks share out the k of tiles that fill no whole wave, with those of one wave, and add up in the kernel
+    serpentine: each tile of a block begins in k, and each group of rows in its columns, where the one before has ended
     """
 
     consumers: int = 2
@@ -124,7 +133,7 @@ class WgmmaConfig(Tiled):
     cluster_k: int = 1
     left_in_registers: bool = False
     stream_k: bool = False
-    serpentine: Literal["", "n", "k", "nk"] = ""
+    serpentine: bool = False
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
@@ -160,7 +169,7 @@ class WgmmaConfig(Tiled):
             Pipeline("k_tile", self.stages),
             *through_registers(tile),
             in_roles(self, self.register_budget(gemm)),
-            *self._order_of_tiles(),
+            *visits(self),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
         )
@@ -168,17 +177,6 @@ class WgmmaConfig(Tiled):
     def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
         return producer_registers(gemm), int(consumer_registers(self, gemm))
-
-    def _order_of_tiles(self) -> tuple[Step, ...]:
-        sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
-        clusters = tuple(Cluster(loop, size) for loop, size in sizes if size > 1)
-        if self.persistent:
-            order = RasterOrder.SERPENTINE if "n" in self.serpentine else RasterOrder.GROUPED
-            raster = Raster(order, group=self.raster_rows, alternating_k="k" in self.serpentine)
-            return raster, Persist(), *clusters
-        if self.raster_rows > 1:
-            return Raster(RasterOrder.GROUPED, group=self.raster_rows), *clusters
-        return (Raster(RasterOrder.ROW), *clusters) if clusters else ()
 
     def _store(self, gemm: Gemm) -> tuple[Step, ...]:
         if not stages_result(self, gemm):
@@ -498,5 +496,6 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
     ),
     STREAMS_K,
+    GOES_BACK,
 )
 """What the lowering takes today, all in this place."""

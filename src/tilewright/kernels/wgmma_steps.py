@@ -12,9 +12,10 @@ from typing import Any
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import WIDEST_BYTES
-from tilewright.ir.program import GROUP_LANES, Level, Route
+from tilewright.ir.program import GROUP_LANES, Level, RasterOrder, Route
 from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column
+from tilewright.kernels.tile_sizes import order_of_tiles
 from tilewright.kernels.work import is_misaligned
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import default_subtile, subtile_layout
@@ -23,8 +24,11 @@ from tilewright.problem.values import Applied, inside
 from tilewright.schedule import (
     Accumulate,
     Bind,
+    Cluster,
     Epilogue,
+    Persist,
     Prefetch,
+    Raster,
     Relayout,
     Reorder,
     Specialize,
@@ -286,3 +290,13 @@ def in_roles(config: Any, registers: tuple[int, int]) -> Specialize:
     busy = config.m * config.n >= _BUSY * (config.m + config.n)
     apart = min(config.stages - 1, _APART) if together and busy else 0
     return Specialize(registers=registers, ping_pong=config.consumers if config.ping_pong else 1, apart=apart)
+
+
+def visits(c: Any) -> tuple[Step, ...]:
+    """In which order blocks visit tiles of C, of a configuration."""
+    sizes = (("m_block", c.cluster_m), ("n_block", c.cluster_n), ("k_tile", c.cluster_k))
+    clusters = tuple(Cluster(loop, size) for loop, size in sizes if size > 1)
+    if not c.persistent:
+        return *order_of_tiles(c.raster_rows, len(clusters) + 1), *clusters
+    order = RasterOrder.SERPENTINE if c.serpentine else RasterOrder.GROUPED
+    return Raster(order, c.raster_rows, alternating_k=c.serpentine), Persist(), *clusters

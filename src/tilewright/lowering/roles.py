@@ -268,7 +268,7 @@ class TmaKernel:
         return (*arrived, For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
 
     def _in_order_of_k(self, env: Env, item: Item) -> Env:
-        """The place of the tile that a use of the ring loads: of every other item from the end of k, if k alternates."""
+        """The place of what a use of the ring loads: of every other item from the end of k, where k alternates."""
         raster, k_tile = self.program.raster, env[self._loop]
         if raster is None or not raster.alternating_k:
             return env

@@ -43,7 +43,9 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
         if gemv is not None and gemv[0] < time_us:
             yield gemv
             gemv = None
-        plan = config if request.shards else visited(config, gemm, spec, count)  # ranks have an order of their own
+        plan = config  # ranks have an order of their own
+        if not request.shards:
+            plan = visited(config, gemm, spec, count, fixed_order=request.fixed_order)
         if plan not in told:
             yield time_us, plan
         told.add(plan)
@@ -80,7 +82,15 @@ def registers_of(config: PlanConfig) -> object:
     the stages of the ring and hints to the L2 are not among it."""
     if not isinstance(config.kernel, WgmmaConfig):
         return config
-    return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
+    return replace(
+        config.kernel,
+        dependent_launch=False,
+        raster_rows=1,
+        stages=0,
+        subtile_stages=1,
+        evict_first="",
+        serpentine=False,
+    )
 
 
 _SHARED = {False: "waits for rows of A that arrive while it runs", True: "adds up over ranks"}

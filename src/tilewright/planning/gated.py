@@ -54,7 +54,7 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
             hidden = isinstance(half.kernel, WgmmaConfig) and half.kernel.ping_pong
             found.setdefault(half, time_us if hidden else time_us + exposed_us)
     for half, time_us in sorted(found.items(), key=lambda one: one[1]):
-        yield time_us, visited(half, gemm, spec)
+        yield time_us, visited(half, gemm, spec, fixed_order=request.fixed_order)
 
 
 def _halved(config: PlanConfig, gemm: Gemm) -> PlanConfig | None:

@@ -156,7 +156,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: 
         "promote_every": (promote_every,),
         "pieces": (1,),
         "evict_first": ("",),
-        "serpentine": ("",),
+        "serpentine": (0,),
     }
     rows, columns = (64, 128, 192, 256), range(32, wgmma.MAX_COLUMNS + 1, 8)
     tables = [

@@ -132,7 +132,9 @@ def _alternating(program: Program) -> str:
     if raster is None or not raster.alternating_k:
         return ""
     rows, columns = (program.block_tile(dim) * neighbours(program, dim) for dim in ("m", "n"))
-    return f", in every other tile of a block descending: {rows} x {columns} in {raster.order.value} order, {raster.group}"
+    return (
+        f", in every other tile of a block descending: {rows} x {columns} in {raster.order.value} order, {raster.group}"
+    )
 
 
 def _side_by_side(program: Program) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from tests.lowering.test_ordered_sums import KINDS, schedule_at
 from tests.lowering.work_items import check_batch, check_groups_along_m
 from tilewright.dtypes import BF16, E4M3, Array
 from tilewright.errors import LoweringError
+from tilewright.ir.program_text import program_text
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.problem.reference import Operands
@@ -87,6 +88,13 @@ def test_it_is_an_order_of_its_own() -> None:
     orders = {order_of(build(gemm, one)).name for one in (plain, alternating(plain))}
     other = alternating(schedule_at(gemm, replace(KINDS["cooperative"], tile=(64, 128, 64), consumers=1)))
     assert len(orders | {order_of(build(gemm, other)).name}) == 3
+
+
+def test_the_text_of_a_program_tells() -> None:
+    gemm = Gemm(512, 256, 320, BF16, out=BF16, b=Order.COL)
+    config = WgmmaConfig((64, 128, 64), 1, stages=3, raster_rows=4, serpentine=True)
+    told = "blocks visit tiles in serpentine order, 4 rows a group, every other tile of a block from the end of k"
+    assert told in program_text(build(gemm, config.schedule(gemm)).program)
 
 
 def test_a_block_with_one_tile_has_no_other() -> None:

@@ -59,9 +59,11 @@ class _Writer:
             self._line(depth, self._loop(loop))
             depth += 1
         if program.raster is not None:
-            unit = "rows a group" if program.raster.order is RasterOrder.GROUPED else "columns a panel"
+            in_groups = program.raster.order in (RasterOrder.GROUPED, RasterOrder.SERPENTINE)
+            unit = "rows a group" if in_groups else "columns a panel"
             group = f", {program.raster.group} {unit}" if program.raster.group > 1 else ""
-            self._line(0, f"blocks visit tiles in {program.raster.order.value} order{group}")
+            back = ", every other tile of a block from the end of k" if program.raster.alternating_k else ""
+            self._line(0, f"blocks visit tiles in {program.raster.order.value} order{group}{back}")
         for sentence in self._blocks_and_roles():
             self._line(0, sentence)
         for loop in (*program.grid_loops, *program.thread_loops):

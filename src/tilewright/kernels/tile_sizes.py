@@ -145,7 +145,7 @@ def clusters_along_k(accumulators: Callable[[Any], Column]) -> tuple[Law, ...]:
     )
 
 
-STREAMS_K = Law(
+_STREAMS_K = Law(
     lambda c, g: (
         (c.stream_k > 0)
         & ((c.persistent == 0) | (c.split_k * c.cluster_k * c.accumulators * c.pieces > 1) | (c.promote_every > 0))
@@ -155,10 +155,11 @@ STREAMS_K = Law(
         "which is not promoted"
     ),
 )
-"""Of kernels of wgmma."""
 
-GOES_BACK = Law(
+_GOES_BACK = Law(
     lambda c, g: (c.serpentine > 0) & ((c.persistent == 0) | (g.block_scales is not None)),
     lambda c, g: "persistent blocks alone have a tile before, and scales of blocks are read in the order of k",
 )
-"""The same."""
+
+WALKS: tuple[Law, ...] = (_STREAMS_K, _GOES_BACK)
+"""Of kernels of wgmma: how blocks come to their tiles, and to their k."""

@@ -10,14 +10,7 @@ import numpy as np
 from tilewright.ir.program import GROUP_LANES
 from tilewright.isa.wgmma import transposes
 from tilewright.kernels.columns import Column, Law, reasons_against
-from tilewright.kernels.tile_sizes import (
-    ACCUMULATORS_AGREE,
-    GOES_BACK,
-    STREAMS_K,
-    Tiled,
-    clusters_along_k,
-    exchanged_bytes,
-)
+from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, WALKS, Tiled, clusters_along_k, exchanged_bytes
 from tilewright.kernels.wgmma_registers import registers_beside
 from tilewright.kernels.wgmma_scales import (
     blocks_fit,
@@ -495,7 +488,6 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
     ),
-    STREAMS_K,
-    GOES_BACK,
+    *WALKS,
 )
 """What the lowering takes today, all in this place."""

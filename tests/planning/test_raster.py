@@ -167,6 +167,15 @@ def test_what_leaves_first_besides_is_kept() -> None:
         assert visited(PlanConfig(found), gemm, H200).kernel == found
 
 
+@pytest.mark.parametrize(("subtile", "first"), [(64, "BC"), (32, "BC"), (0, "B")])
+def test_stores_by_tma_leave_the_l2_with_b(subtile: int, first: str) -> None:
+    """What threads store has no hint."""
+    gemm = problem(16384, 24576, 4096)
+    plan = PlanConfig(replace(PING_PONG, subtile=subtile, subtile_stages=1, raster_rows=8))
+    found = visited(plan, gemm, H200).kernel
+    assert isinstance(found, WgmmaConfig) and found.evict_first == first
+
+
 def test_plans_that_a_tuner_measures_have_the_same_hints() -> None:
     gemm = problem(8192, 8192, 4096)
     space = whole_space(gemm, H200, alignment_of(gemm), family="wgmma")
@@ -175,7 +184,7 @@ def test_plans_that_a_tuner_measures_have_the_same_hints() -> None:
         assert isinstance(kernel, WgmmaConfig)
         if (kernel.tile, kernel.ping_pong, kernel.cluster) == (PING_PONG.tile, True, (2, 1)):
             found.setdefault(kernel.raster_rows, set()).add(kernel.evict_first)
-    assert found == {4: {"B"}, 16: {""}}
+    assert found == {4: {"B", "BC"}, 16: {""}}
     for first, after in (("", "B"), ("C", "BC"), ("A", "A"), ("AC", "AC"), ("B", "B")):
         one = Columns.of([replace(PING_PONG, raster_rows=8)], WgmmaConfig.columns)
         assert first_out(one, np.array([first]), gemm, H200).tolist() == [after]

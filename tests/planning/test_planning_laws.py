@@ -127,7 +127,7 @@ def test_parts_of_fma_kernels_fill_the_sms(tiles: int, most: int) -> None:
         assert tiles * (count + 1) > 132 * busiest or count & (count - 1) == 0
 
 
-@pytest.mark.parametrize(("tiles", "parts"), [(12, {11, 22, 33}), (3, {44, 88, 132}), (105, {1, 2, 3, 5, 6, 7, 8})])
+@pytest.mark.parametrize(("tiles", "parts"), [(12, {11, 22, 33}), (3, {44, 88}), (105, {1, 2, 3, 5, 6, 7, 8})])
 def test_few_tiles_are_split_in_as_many_parts_as_sms_have_room_for(tiles: int, parts: set[int]) -> None:
     gemm = Gemm(64 * tiles, 64, 1 << 20)
     found = sharing.with_split_k("simt", columns(SIMT), np.array([140]), gemm, H200).split_k.tolist()

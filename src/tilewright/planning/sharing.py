@@ -28,8 +28,9 @@ _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
 """K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
 
 
-_PARTS = (*_SPLIT_K.tolist(), 48, 64, 96, 128)
-"""Of FMA kernels, before they are rounded up to what fills SMs."""
+_PARTS = (*_SPLIT_K.tolist(), 48, 64)
+"""Of FMA kernels, before they are rounded up to what fills SMs. More save no more than 2 %, and cost up to 28 % where
+their sum takes long (115 x 40 x 14539, 132 parts; H200, docs/decisions/0093)."""
 
 _NO_PARTS = 1 << 30
 

@@ -107,6 +107,12 @@ def test_beta_of_zero_reads_no_c_and_nan_passes_through() -> None:
     assert np.isnan(result[0, 3]) and np.isnan(result).sum() == 1
 
 
+@pytest.mark.parametrize(("parts", "loads", "rows"), [(2, 1, 4), (5, 4, 2), (9, 8, 1), (10, 16, 1), (66, 16, 1)])
+def test_a_thread_has_as_many_loads_in_flight_as_parts_follow_or_16(parts: int, loads: int, rows: int) -> None:
+    config = ReduceConfig.of(reduction(64, 128, parts), 16)
+    assert (config.loads, config.rows) == (loads, rows)
+
+
 def test_a_warp_for_each_element_where_there_are_few() -> None:
     few, many = (ReduceConfig.of(reduction(*shape), 16) for shape in ((1, 1, 264), (64, 128, 264)))
     assert few.across and not many.across and many.width == 4

@@ -105,8 +105,8 @@ def test_what_an_exchange_of_sums_costs() -> None:
 
 @given(most=st.lists(st.integers(0, 130), min_size=1, max_size=6))
 def test_each_kernel_stands_alone_and_with_every_count_of_parts_up_to_its_most(most: list[int]) -> None:
-    c = columns(*[replace(SIMT, raster_rows=1 + at) for at in range(len(most))])
-    found = sharing.with_split_k(c, np.array(most))
+    c = columns(*[replace(MMA, raster_rows=1 + at) for at in range(len(most))])
+    found = sharing.with_split_k("mma", c, np.array(most), Gemm(64, 64, 4096, BF16), H200)
     expected = [
         (1 + at, int(parts))
         for at, limit in enumerate(most)
@@ -114,6 +114,24 @@ def test_each_kernel_stands_alone_and_with_every_count_of_parts_up_to_its_most(m
         if parts == 1 or parts <= limit
     ]
     assert list(zip(found.raster_rows.tolist(), found.split_k.tolist(), strict=True)) == expected
+
+
+@given(tiles=st.integers(1, 132), most=st.integers(0, 400))
+def test_parts_of_fma_kernels_fill_the_sms(tiles: int, most: int) -> None:
+    """No more parts leave the busiest SM as many blocks, or they are a power of two."""
+    gemm = Gemm(64 * tiles, 64, 1 << 20)
+    parts = sharing.with_split_k("simt", columns(SIMT), np.array([most]), gemm, H200).split_k.tolist()
+    assert parts[0] == 1 and parts == sorted(set(parts)) and max(parts[1:], default=0) <= most
+    for count in parts[1:]:
+        busiest = ceil_div(tiles * count, 132)
+        assert tiles * (count + 1) > 132 * busiest or count & (count - 1) == 0
+
+
+@pytest.mark.parametrize(("tiles", "parts"), [(12, {11, 22, 33}), (3, {44, 88}), (105, {1, 2, 3, 5, 6, 7, 8})])
+def test_few_tiles_are_split_in_as_many_parts_as_sms_have_room_for(tiles: int, parts: set[int]) -> None:
+    gemm = Gemm(64 * tiles, 64, 1 << 20)
+    found = sharing.with_split_k("simt", columns(SIMT), np.array([140]), gemm, H200).split_k.tolist()
+    assert parts <= {*found}
 
 
 @pytest.mark.parametrize("kind", ["simt", "mma", "wgmma"])

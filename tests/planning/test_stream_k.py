@@ -151,7 +151,9 @@ def test_copies_lie_between_k_steps_where_none_is_guarded(rows: int, depth: int)
         ((128, 64, 8), (32, 64), (300, 1900, 180), True),
         ((64, 32, 16), (16, 32), (300, 300, 180), False),  # 16 accumulators
         ((128, 128, 16), (64, 64), (300, 300, 180), True),  # 128, four warps
-        ((256, 128, 16), (64, 64), (300, 300, 180), False),  # eight warps
+        ((256, 128, 16), (64, 64), (300, 300, 180), True),  # eight warps
+        ((128, 128, 8), (32, 64), (3000, 3000, 180), True),  # eight warps, 64 accumulators, a k of 8
+        ((192, 128, 16), (64, 64), (300, 300, 180), False),  # six warps
     ],
 )
 def test_copies_by_cp_async_lie_between_k_steps_where_few_warps_cover_for_each_other(

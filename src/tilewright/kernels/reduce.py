@@ -41,7 +41,11 @@ from tilewright.units import ceil_div
 THREADS = 128
 
 _IN_FLIGHT = 8
-"""Loads of a thread that are under way at a time."""
+"""Loads of a thread that are under way at a time, where it adds up several rows or shares its elements' parts."""
+
+_MOST_IN_FLIGHT = 16
+"""Where it has one row. From 34 parts on a product with its sum takes 0.93 of the time with 8, for 18 to 33 parts 0.98,
+for up to 17 0.99 (10, 57 and 72 pairs, 0.88 to 1.01), with 32 in flight 0.96 and 0.99 (H200, docs/decisions/0093)."""
 
 _FEW_ELEMENTS = 4096
 """Up to so many elements of C, warps share out the parts: one thread an element would leave most SMs idle."""
@@ -79,8 +83,9 @@ class ReduceConfig:
         whole = all(one % vector == 0 for one in (problem.n, problem.row, problem.part))
         width = vector if whole and aligned_bytes % (vector * problem.out.bytes) == 0 else 1
         along = threads_along(ceil_div(problem.n, width), most=THREADS)
-        loads = next(count for count in (0, 1, 2, 4, _IN_FLIGHT) if count >= problem.parts - 1 or count == _IN_FLIGHT)
-        return cls(width, along, min(4, _IN_FLIGHT // max(loads, 1)), loads, False, overlapped)
+        counts = (0, 1, 2, 4, 8, _MOST_IN_FLIGHT)
+        loads = next((count for count in counts if count >= problem.parts - 1), _MOST_IN_FLIGHT)
+        return cls(width, along, max(1, min(4, _IN_FLIGHT // max(loads, 1))), loads, False, overlapped)
 
     def reasons_against(self, problem: Reduction, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot add up these parts, in words; empty if it can."""

@@ -328,13 +328,15 @@ def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> C
 def _runs_ahead(c: Columns) -> Any:
     """Kernels by cp.async that load fragments a k step ahead of their FMAs, the first of a tile behind the barrier
     before it, with copies between the k steps: their warps never all wait. Beside those that do not (H200, record
-    0083): threads of 48 and 64 accumulators with a k of 16 take 0.976 of the time (115 kernels, 0.86 to 1.07), eight
-    warps with 96 0.95 (30, 0.89 to 0.995). Four warps with 96 or more take 0.96 at edges, and as stream-K 0.99 (184,
-    0.66 to 1.88), 0.976 elsewhere (42): by guards of a thread's own row there are registers (`guards_own_rows`). With
-    copies through registers there are not (1.06)."""
+    0083): threads of 48 and 64 accumulators with a k of 16 take 0.976 of the time (115 kernels, 0.86 to 1.07). Eight
+    warps with 64 and a k of 8 take 0.95 (18, 0.86 to 1.09), with 80 0.93 (16), with 96 0.95 (30), with 112 0.96 (12,
+    0.82 to 1.11), with 128 0.93 (67, 0.85 to 1.01), as stream-K 0.87 (98, 0.77 to 1.05; record 0093); five or six with
+    80 to 112 1.07 (58, 0.84 to 1.32). Four warps with 96 or more take 0.96 at edges, and as stream-K 0.99 (184, 0.66 to
+    1.88), 0.976 elsewhere (42): by guards of a thread's own row there are registers (`guards_own_rows`). With copies
+    through registers there are not (1.06)."""
     sums, warps = accumulators_of(c), warps_of(c)
     found = (sums >= 48) & (sums <= _MOST_BETWEEN) & (c.k == _DEEP)
-    found |= (sums == _LARGE_THREADS) & (warps == 8)
+    found |= (sums >= _MOST_BETWEEN) & (warps == 8)
     return found | ((sums >= _LARGE_THREADS) & (warps == 4))
 
 

@@ -227,7 +227,7 @@ def ranked(
             table = table[_that_read(table, ways[0], gemm)]
         whole = keep_order or stack is not None
         most = None if whole else most_parts(kind, table, gemm, spec)
-        sources = [table if most is None else with_split_k(table, most)]
+        sources = [table if most is None else with_split_k(kind, table, most, gemm, spec)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
         known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
@@ -392,7 +392,7 @@ def whole_space(
                 legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
             rows, clusters = legal, list[Columns]()
             if stack is None:
-                rows = with_split_k(legal, most_parts(kind, legal, gemm, spec))
+                rows = with_split_k(kind, legal, most_parts(kind, legal, gemm, spec), gemm, spec)
                 rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
                 clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
                 clusters += streaming_k(legal[legal.raster_rows == 1], read, spec) if kind == "simt" else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,50 @@ _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
 """K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
 
 
-def with_split_k(c: Columns, most: Any) -> Columns:
-    """Each candidate alone, and with every count of split-K up to its most."""
+_PARTS = (*_SPLIT_K.tolist(), 48, 64)
+"""Of FMA kernels, before they are rounded up to what fills SMs. More save no more than 2 %, and cost up to 28 % where
+their sum takes long (115 x 40 x 14539, 132 parts; H200, docs/decisions/0093)."""
+
+_NO_PARTS = 1 << 30
+
+
+def with_split_k(kind: str, c: Columns, most: Any, gemm: Gemm, spec: DeviceSpec) -> Columns:
+    """Each candidate alone, and with every count of split-K up to its most; of FMA kernels with those counts whose
+    blocks fill the SMs."""
     if most.max(initial=1) <= 1:
         return c
+    if kind == "simt":
+        table = _filling_parts(spec.sm_count)
+        tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+        parts = table.take(np.minimum(tiles, len(table) - 1), axis=0)
+        row, place = (parts <= np.maximum(1, most)[:, None]).nonzero()
+        return c[row].with_columns(split_k=parts[row, place])
     counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
     ends = counts.cumsum()
     row = np.arange(len(c)).repeat(counts)
     return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - (ends - counts).repeat(counts)))
+
+
+@cache
+def _filling_parts(sm_count: int) -> Any:
+    """A row of counts of split-K for each number of tiles, the last one for all larger numbers.
+
+    Fewer parts than leave the busiest SM the same number of blocks take longer. So a count is rounded up to the most
+    such parts: 12 tiles of 132 SMs are split in 11, 22, 33, as cuBLAS does, not in 10, 20, 32. Where that is more than
+    twice the count, powers of two are left, for sums that cost more than they save.
+    """
+    found = []
+    for tiles in range(sm_count + 2):
+        counts = {1}
+        for parts in _PARTS[1:]:
+            filling = sm_count * ceil_div(max(1, tiles) * parts, sm_count) // max(1, tiles)
+            if filling <= 2 * parts:
+                counts.add(filling)
+            elif parts & (parts - 1) == 0:
+                counts.add(parts)
+        found.append(sorted(counts))
+    longest = max(map(len, found))
+    return np.array([[*row, *[_NO_PARTS] * (longest - len(row))] for row in found])
 
 
 def most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:

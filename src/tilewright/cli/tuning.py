@@ -47,6 +47,9 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ONE_OF_MANY = "TILEWRIGHT_TUNE_GPU"
 """Set in processes that this command has started, one for each GPU."""
 
+_WHILE_FIRST = 8
+"""Processes that compile while the first candidate is compiled and measured: more would slow that down."""
+
 _LEASES = 4
 """Budgets of a problem, after which one that another machine took is taken again."""
 
@@ -218,6 +221,9 @@ class _Job:
             like = _like(self.gemm, today, self.words)
             builds = begun(measurer, self.spec, self.compilers, like=like, first=self.first)
             ranking = self._ranking(like)
+            if self.words.family is None and like is None:
+                builds.begin(self.first.others)
+            self.compilers.processes.start(_WHILE_FIRST)
             early = measured_early(builds, measurer, today) if self.words.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
             import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls

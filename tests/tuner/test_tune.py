@@ -18,7 +18,8 @@ from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_stud
 
 from tilewright.errors import TilewrightError
 from tilewright.kernels.simt import SimtConfig
-from tilewright.tuner.measure import GpuLost, Measured
+from tilewright.problem.gemm import Gemm
+from tilewright.tuner.measure import GpuLost, GpuMeasurer, Measured
 from tilewright.tuner.session import measured_until
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Early, Tuning
@@ -272,12 +273,18 @@ def test_candidates_are_measured_until_a_study_is_open() -> None:
 
     builds: Any = _Builds((slow,), fails={bad: "no kernel"})
     measurer: Any = Until(fails={wrong: TilewrightError("wrong result")})
-    interval = sys.getswitchinterval()
     found = measured_until(opened, builds, measurer, CANDIDATES[:7], now=measurer.clock)
     assert [one.candidate for one in found] == good[:3]
     assert [one.at_s for one in found] == pytest.approx([0.2, 0.3, 0.4])
     assert measurer.log == [wrong, *good[:3]] and builds.kept == [slow, good[3]]
-    assert sys.getswitchinterval() == interval
+
+
+def test_beside_imports_threads_are_switched_sooner() -> None:
+    gpu: Any = None
+    before = sys.getswitchinterval()
+    with GpuMeasurer(gpu, Gemm(8, 8, 8)).beside_imports():
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
 
 
 def test_a_study_is_told_who_left_the_gpu_unusable_before_it_was_open(tmp_path: Path) -> None:

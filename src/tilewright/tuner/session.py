@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain, islice, zip_longest
 from time import monotonic
 from typing import Any
@@ -26,9 +25,6 @@ from tilewright.winners.plan_config import PlanConfig
 
 SEEDS = 16
 """Measured by their price, before the search learns from what it measured."""
-
-_SWITCH_S = 0.0005
-"""Between threads, while one imports and the other measures: the latter gives the interpreter up at each wait."""
 
 _ALIKE = 2
 """Candidates of one kind among the first: they are predicted alike."""
@@ -97,7 +93,7 @@ def measured_until(
     GpuLost, of which the study is told."""
     work = {one: builds.submit(one) for one in candidates}
     found: list[Early] = []
-    with _switching_often():
+    with measurer.beside_imports():
         while work and not opened.done():
             awaited: list[Future[Any]] = [opened, *work.values()]
             wait(awaited, return_when=FIRST_COMPLETED)
@@ -116,16 +112,6 @@ def measured_until(
     for candidate, future in work.items():
         builds.begin([candidate], future)
     return found
-
-
-@contextmanager
-def _switching_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def tune(

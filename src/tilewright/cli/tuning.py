@@ -37,7 +37,7 @@ from tilewright.tuner.space import Candidate, Space, make_space, todays_order, t
 from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
-from tilewright.winners.keys import Key
+from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
@@ -224,6 +224,7 @@ class _Job:
             if self.words.family is None and like is None:
                 builds.begin(self.first.others)
             self.compilers.processes.start(_WHILE_FIRST)
+            sources_version()  # 200 files, read while a first kernel is compiled: beside imports that takes a second
             early = measured_early(builds, measurer, today) if self.words.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
             import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -87,10 +87,12 @@ def measured_until(
     measurer: GpuMeasurer,
     candidates: Sequence[PlanConfig],
     now: Callable[[], float] = monotonic,
+    *,
+    spare: Collection[PlanConfig] = (),
 ) -> list[Early]:
     """Candidates measured as they are compiled, until a study is open: what it imports takes seconds where disks are
-    cold and compilers start, in which the GPU would have no work. Of those that fail the search will say why. Raises
-    GpuLost, of which the study is told."""
+    cold and compilers start, in which the GPU would have no work. spare: need not be compiled behind that. Of those
+    that fail the search will say why. Raises GpuLost, of which the study is told."""
     work = {one: builds.submit(one) for one in candidates}
     found: list[Early] = []
     with measurer.beside_imports():
@@ -110,7 +112,8 @@ def measured_until(
             except (TilewrightError, BrokenProcessPool):
                 continue
     for candidate, future in work.items():
-        builds.begin([candidate], future)
+        if candidate not in spare or not future.cancel():
+            builds.begin([candidate], future)
     return found
 
 
@@ -133,11 +136,12 @@ def tune(
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
     known = {one.candidate for one in early}
-    likely = [one for one in dict.fromkeys([*first, *seeds(space, builds.ahead)]) if one not in known]
-    builds.begin(likely[: builds.ahead])
+    more = [one for one in seeds(space, builds.ahead) if one not in first]
+    likely = [one for one in (*first, *more) if one not in known][: builds.ahead]
+    builds.begin(likely)
     with ThreadPoolExecutor(1) as beside:
         opened = beside.submit(lambda: TuningStudy(storage, study_name(space), space.candidates, first))
-        early = [*early, *measured_until(opened, builds, measurer, likely[: builds.ahead], now)]
+        early = [*early, *measured_until(opened, builds, measurer, likely, now, spare=more)]
     with closing(opened.result()) as study:
         tuning = Tuning(
             *(study, builds, measurer),

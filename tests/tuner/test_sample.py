@@ -72,3 +72,5 @@ def test_lines_of_a_result_on_the_gpu_are_those_of_the_sample(order: Order) -> N
     assert sample.verdict_of(result).ok and len(asked) in (len(sample.rows), len(sample.columns))
     view(gemm, "C", stored)[sample.rows[3], sample.columns[5]] = BF16.encode(np.full(1, 1000.0, np.float32))[0]
     assert sample.verdict_of(result).worst_at == (3, 5)
+    asked.clear()
+    assert sample.verdict_of(result, at_once=True).worst_at == (3, 5) and asked == [0]

@@ -9,14 +9,18 @@ import sys
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
+from threading import Timer
 from time import sleep
+from typing import Any
 
 import pytest
 from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_study, url_of
 
 from tilewright.errors import TilewrightError
 from tilewright.kernels.simt import SimtConfig
-from tilewright.tuner.measure import GpuLost, Measured
+from tilewright.problem.gemm import Gemm
+from tilewright.tuner.measure import GpuLost, GpuMeasurer, Measured
+from tilewright.tuner.session import measured_until
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Early, Tuning
 from tilewright.winners.plan_config import PlanConfig
@@ -239,3 +243,57 @@ def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
     assert known(tmp_path).failures() == {}
     dies(BEST)
     assert known(tmp_path).failures() == {BEST: "the process that measured it died, twice"}
+
+
+class _Builds(Compilers):
+    """Compilers that keep what was handed back. late: candidates that are never compiled."""
+
+    def __init__(self, late: tuple[PlanConfig, ...], **options: Any) -> None:
+        super().__init__(**options)
+        self.late, self.kept = late, list[PlanConfig]()
+
+    def submit(self, candidate: PlanConfig) -> Future[PlanConfig]:
+        return Future() if candidate in self.late else super().submit(candidate)
+
+    def begin(self, candidates: list[PlanConfig], begun: Future[PlanConfig]) -> None:
+        assert not begun.cancelled()
+        self.kept += candidates
+
+
+def test_candidates_are_measured_until_a_study_is_open() -> None:
+    """Those that are compiled first come first; one that fails is left to the search, as are all that are left."""
+    opened: Future[Any] = Future()
+    slow, bad, wrong, *good = CANDIDATES[:7]
+
+    class Until(Measurer):
+        def measure(self, prepared: PlanConfig) -> Measured:
+            if len(self.log) == 3:
+                opened.set_result(None)
+            return super().measure(prepared)
+
+    builds: Any = _Builds((slow,), fails={bad: "no kernel"})
+    measurer: Any = Until(fails={wrong: TilewrightError("wrong result")})
+    found = measured_until(opened, builds, measurer, CANDIDATES[:7], now=measurer.clock)
+    assert [one.candidate for one in found] == good[:3]
+    assert [one.at_s for one in found] == pytest.approx([0.2, 0.3, 0.4])
+    assert measurer.log == [wrong, *good[:3]] and builds.kept == [slow, good[3]]
+    measured_until(opened, builds, measurer, [slow, bad], spare=[slow, bad])  # what is compiled is kept in any case
+    assert builds.kept == [slow, good[3], bad]
+
+
+def test_beside_imports_threads_are_switched_sooner() -> None:
+    gpu: Any = None
+    before = sys.getswitchinterval()
+    with GpuMeasurer(gpu, Gemm(8, 8, 8)).beside_imports():
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
+
+
+def test_a_study_is_told_who_left_the_gpu_unusable_before_it_was_open(tmp_path: Path) -> None:
+    opened: Future[Any] = Future()
+    Timer(0.1, lambda: opened.set_result(a_study(tmp_path))).start()
+    measurer: Any = Measurer(fails={BEST: GpuLost("it is gone")})
+    builds: Any = _Builds(())
+    with pytest.raises(GpuLost, match="it is gone"):
+        measured_until(opened, builds, measurer, [BEST])
+    assert opened.result().failures() == {BEST: "it is gone"}

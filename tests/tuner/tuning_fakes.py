@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ class Measurer:
     us: Callable[[PlanConfig], float] = true_us
     log: list[PlanConfig] = field(default_factory=list)
 
+    def beside_imports(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def measure(self, prepared: PlanConfig) -> Measured:
         self.clock.seconds += self.each_s
         self.log.append(prepared)
@@ -111,6 +115,9 @@ class OnPaper:
 
     def begin_peers(self) -> None:
         pass
+
+    def beside_imports(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         pass

@@ -37,7 +37,7 @@ from tilewright.tuner.space import Candidate, Space, make_space, todays_order, t
 from tilewright.tuner.storage import default_url, import_ahead
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
-from tilewright.winners.keys import Key
+from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
@@ -46,6 +46,9 @@ from tilewright.winners.winner import Winner, without_password
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ONE_OF_MANY = "TILEWRIGHT_TUNE_GPU"
 """Set in processes that this command has started, one for each GPU."""
+
+_WHILE_FIRST = 8
+"""Processes that compile while the first candidate is compiled and measured: more would slow that down."""
 
 _LEASES = 4
 """Budgets of a problem, after which one that another machine took is taken again."""
@@ -218,6 +221,10 @@ class _Job:
             like = _like(self.gemm, today, self.words)
             builds = begun(measurer, self.spec, self.compilers, like=like, first=self.first)
             ranking = self._ranking(like)
+            if self.words.family is None and like is None:
+                builds.begin(self.first.others)
+            self.compilers.processes.start(_WHILE_FIRST)
+            sources_version()  # 200 files, read while a first kernel is compiled: beside imports that takes a second
             early = measured_early(builds, measurer, today) if self.words.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
             import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls

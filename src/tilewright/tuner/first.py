@@ -21,10 +21,16 @@ Asked = tuple[int, int, int, str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """A plan, and the same compiled (`compiling.Prepared`) where that has been begun."""
+    """A plan, and the same compiled (`compiling.Prepared`) where that has been begun. others: the next ones by their
+    estimates."""
 
     plan: PlanConfig
     built: Future[Any] | None = None
+    others: tuple[PlanConfig, ...] = ()
+
+
+_OTHERS = 12
+"""Plans that are compiled before all candidates are ranked."""
 
 
 def begun(processes: Processes, asked: Asked) -> First:
@@ -36,17 +42,19 @@ def begun(processes: Processes, asked: Asked) -> First:
 
     gpu = GpuFacts(0)
     spec = probe(gpu)
-    plan = processes.call(_chosen, asked, spec).result()
-    return First(plan, processes.call(_built, asked, spec, gpu.arch, plan))
+    plan, others = processes.call(_chosen, asked, spec).result()
+    return First(plan, processes.call(_built, asked, spec, gpu.arch, plan), others)
 
 
-def _chosen(asked: Asked, spec: DeviceSpec) -> PlanConfig:  # in one of the processes
+def _chosen(asked: Asked, spec: DeviceSpec) -> tuple[PlanConfig, tuple[PlanConfig, ...]]:  # in one of the processes
     from tilewright.planning.on_paper import version_of
     from tilewright.tuner.fleet import problem
-    from tilewright.tuner.space import todays_plan
+    from tilewright.tuner.space import likely_plans, todays_plan
     from tilewright.winners.lookup import Lookup
 
-    return todays_plan(problem(*asked), spec, Lookup(version_of))
+    gemm = problem(*asked)
+    plan = todays_plan(gemm, spec, Lookup(version_of))
+    return plan, tuple(one for one in likely_plans(gemm, spec, _OTHERS) if one != plan)
 
 
 def _built(asked: Asked, spec: DeviceSpec, arch: str, plan: PlanConfig) -> Any:

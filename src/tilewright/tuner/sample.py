@@ -34,6 +34,9 @@ _CHECKED_ELEMENTS = 100_000
 _READ_ELEMENTS = 8_000_000
 """Of A and of B, that the reference reads: it widens them to float64."""
 
+_AT_ONCE_BYTES = 128 << 20
+"""Of C, that are downloaded in one call: some 30 ms."""
+
 _FEWEST = 16
 """Rows, and columns."""
 
@@ -83,8 +86,12 @@ class Sample:
         """The stored C, flat, held against the reference; `Verdict.worst_at` counts rows and columns of the sample."""
         return self._held(view(self.gemm, "C", stored)[np.ix_(self.rows, self.columns)])
 
-    def verdict_of(self, result: DeviceArray) -> Verdict:
-        """The same of a C on the GPU, of which the lines of the sample are downloaded and no others."""
+    def verdict_of(self, result: DeviceArray, *, at_once: bool = False) -> Verdict:
+        """The same of a C on the GPU, of which the lines of the sample are downloaded and no others; at_once: where C
+        is not very large, all of it, in one call of the driver."""
+        elements = self.gemm.storage_elements("C")
+        if at_once and elements * self.gemm.out.bytes <= _AT_ONCE_BYTES:
+            return self.verdict(result.download_parts([0], elements)[0])
         by_rows = self.gemm.c is Order.ROW
         lines, others = (self.rows, self.columns) if by_rows else (self.columns, self.rows)
         length = self.gemm.size(self.gemm.operand("C").contiguous)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from itertools import chain, islice, zip_longest
 from time import monotonic
+from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.tuner.compiling import Builds, Compilers
+from tilewright.tuner.compiling import Builds, Compilers, Prepared
 from tilewright.tuner.first import First
-from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.measure import GpuLost, GpuMeasurer
 from tilewright.tuner.space import NEAR, Space
-from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Early, Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
@@ -70,11 +71,50 @@ def begun(
 def measured_early(builds: Builds, measurer: GpuMeasurer, candidate: PlanConfig) -> tuple[Early, ...]:
     """A candidate measured before there is a space; empty where it fails, of which the search will say why."""
     try:
-        prepared = builds.submit(candidate).result()
-        measured = measurer.measure(prepared)
+        return (_early(builds.submit(candidate), measurer, candidate, monotonic),)
     except (TilewrightError, BrokenProcessPool):
         return ()
-    return (Early(candidate, prepared, measured, monotonic()),)
+
+
+def _early(built: Future[Prepared], measurer: GpuMeasurer, candidate: PlanConfig, now: Callable[[], float]) -> Early:
+    prepared = built.result()
+    return Early(candidate, prepared, measurer.measure(prepared), now())
+
+
+def measured_until(
+    opened: Future[TuningStudy],
+    builds: Builds,
+    measurer: GpuMeasurer,
+    candidates: Sequence[PlanConfig],
+    now: Callable[[], float] = monotonic,
+    *,
+    spare: Collection[PlanConfig] = (),
+) -> list[Early]:
+    """Candidates measured as they are compiled, until a study is open: what it imports takes seconds where disks are
+    cold and compilers start, in which the GPU would have no work. spare: need not be compiled behind that. Of those
+    that fail the search will say why. Raises GpuLost, of which the study is told."""
+    work = {one: builds.submit(one) for one in candidates}
+    found: list[Early] = []
+    with measurer.beside_imports():
+        while work and not opened.done():
+            awaited: list[Future[Any]] = [opened, *work.values()]
+            wait(awaited, return_when=FIRST_COMPLETED)
+            ready = next((one for one, future in work.items() if future.done()), None)
+            if ready is None or opened.done():
+                continue
+            try:
+                found.append(_early(work.pop(ready), measurer, ready, now))
+            except GpuLost as lost:
+                study = opened.result()
+                if (claim := study.claim_of(ready)) is not None:
+                    study.tell_failure(claim, lost.headline)
+                raise
+            except (TilewrightError, BrokenProcessPool):
+                continue
+    for candidate, future in work.items():
+        if candidate not in spare or not future.cancel():
+            builds.begin([candidate], future)
+    return found
 
 
 def tune(
@@ -93,12 +133,16 @@ def tune(
     """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included. rivals, early: as of
     `Tuning`."""
     started = now() if started is None else started
-    check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
     first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
     known = {one.candidate for one in early}
-    builds.begin([one for one in first if one not in known][: builds.ahead])
-    with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
+    more = [one for one in seeds(space, builds.ahead) if one not in first]
+    likely = [one for one in (*first, *more) if one not in known][: builds.ahead]
+    builds.begin(likely)
+    with ThreadPoolExecutor(1) as beside:
+        opened = beside.submit(lambda: TuningStudy(storage, study_name(space), space.candidates, first))
+        early = [*early, *measured_until(opened, builds, measurer, likely, now, spare=more)]
+    with closing(opened.result()) as study:
         tuning = Tuning(
             *(study, builds, measurer),
             seconds=seconds,

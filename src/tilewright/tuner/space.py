@@ -153,6 +153,11 @@ def todays_plan(gemm: Gemm, spec: DeviceSpec, lookup: Lookup) -> PlanConfig:
     return next(estimated(Request(gemm, alignment), spec), SAFE)
 
 
+def likely_plans(gemm: Gemm, spec: DeviceSpec, most: int) -> list[PlanConfig]:
+    """The first plans by their estimates, of aligned addresses."""
+    return list(islice(estimated(Request(gemm, alignment_of_rows(gemm)), spec), most))
+
+
 def todays_order(gemm: Gemm, today: PlanConfig) -> ReductionOrder:
     """How it sums."""
     return order_of_plan(gemm, alignment_of_rows(gemm), today)
@@ -179,7 +184,7 @@ def make_space(
     found = [Candidate(config, us) for us, config in priced.of_each_table(MOST)]
     more: list[PlanConfig] = []
     if family is None:
-        more += islice(estimated(Request(gemm, alignment), spec), _ESTIMATES)
+        more += likely_plans(gemm, spec, _ESTIMATES)
     if family in (None, "gemv"):
         more += _gemv(gemm, alignment)
     if today is not None:  # and what ran before anything was tuned: the same command goes on in the same space

@@ -216,6 +216,24 @@ def test_blocks_that_all_run_at_once_have_a_tile_each(m: int, count: int, cluste
     assert visited(PlanConfig(found), problem(m, 2048, 2048), H200, count).kernel == found
 
 
+@pytest.mark.parametrize(
+    ("sizes", "cluster", "down"),
+    [
+        ((577, 3072), (1, 1), True),  # 5 x 24 tiles
+        ((577, 3072), (1, 2), True),
+        ((500, 3072), (2, 1), False),  # clusters share the tiles of B
+        ((100, 3072), (1, 1), False),  # one row of tiles
+        ((2816, 640), (1, 1), False),  # A is the longer operand
+    ],
+)
+def test_blocks_that_all_run_at_once_go_down_columns_where_b_is_longer(
+    sizes: tuple[int, int], cluster: tuple[int, int], down: bool
+) -> None:
+    kernel = replace(TALL, tile=(128, 128, 64), consumers=2, cluster=cluster)
+    found = visited(PlanConfig(kernel), problem(*sizes, 4096), H200).kernel
+    assert isinstance(found, WgmmaConfig) and not found.persistent and (found.raster_rows > 1) is down
+
+
 def test_warpgroups_in_ping_pong_take_tiles_in_turn_in_one_wave_too() -> None:
     kernel = visited(PlanConfig(PING_PONG), problem(1024, 1024, 2048), H200).kernel
     assert isinstance(kernel, WgmmaConfig) and kernel.persistent

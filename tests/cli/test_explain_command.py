@@ -113,7 +113,7 @@ def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:
     costs = [cost for step in data["steps"] for cost in step["costs"]]
     store = next(cost for cost in costs if cost["origin"] == "C" and cost["kind"] == "store")
     assert store["guarded_off"] == 31 * 32
-    assert store["sentence"].endswith(" 992 lanes held back at the edge.")
+    assert store["sentence"].endswith(" 992 lanes predicated off at the edge.")
 
 
 def test_what_is_estimated_is_called_so() -> None:

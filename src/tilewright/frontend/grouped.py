@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
+from tilewright.frontend.calls import is_compiling, matmul
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.lists import multiply_list
@@ -38,7 +39,7 @@ def grouped_matmul(
 ) -> Any:
     """`[activation(alpha * x @ y + z) for x, y, z in zip(a, b, bias)]`: lists of matrices of any shapes, of one
     library, format and GPU, in one launch where that is fastest. Options as for `matmul`. Results may be rows of one
-    array.
+    array. Tensors of PyTorch that want gradients are multiplied one product after another.
 
     With offsets, a and b are arrays whose rows or columns belong to groups, as in torch._grouped_mm: group i ends
     before row `offsets[i]`, and begins where the one before ends. offsets: (groups,), int32, ascending, on the GPU;
@@ -90,18 +91,26 @@ def grouped_matmul(
     given, a, b = a, _listed("a", a), _listed("b", b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
-        counts = f"{counted(len(a), 'matrix', 'matrices')} a, {len(b)} b"
-        counts += "" if bias is None else f" and {len(biases)} bias"
+        counts = f"{counted(len(a), 'matrix', 'matrices')}, b {len(b)}"
+        counts += "" if bias is None else f", bias {len(biases)}"
         stacked = "; groups of one matrix a are told by offsets=, where each ends"
         hint = "give as many of each" + (stacked if getattr(given, "ndim", 0) == 2 else "") + "."
-        raise ShapeError(f"Cannot multiply {counts} in pairs.", hint=hint)
+        raise ShapeError(f"grouped_matmul multiplies lists in pairs: a has {counts}.", hint=hint)
+    if is_compiling():  # one operator a product
+        words = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        return [matmul(x, y, bias=z, **words) for x, y, z in zip(a, b, biases, strict=True)]
     options = options_asked(alpha, None, out_dtype, precision, None, False, activation, False)
     if not a:
         return []
     library = library_of(a[0])
     if isinstance(library, HostArrays):
         return [on_host(x, y, None, None, z, options) for x, y, z in zip(a, b, biases, strict=True)]
-    return multiply_list(library, list(zip(a, b, biases, strict=True)), options)
+    triples = list(zip(a, b, biases, strict=True))
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.lists import multiply_tensors
+
+        return multiply_tensors(triples, options)
+    return multiply_list(library, triples, options)
 
 
 def _listed(name: str, given: Any) -> list[Any]:

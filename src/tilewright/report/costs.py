@@ -14,6 +14,7 @@ from tilewright.problem.reference import make_operands
 from tilewright.report.samples import Request, Side, WorstRequests
 from tilewright.simulator import Counters, standard_listeners
 from tilewright.simulator.line_counts import COUNTED, Amounts, LineCounts, LineKind
+from tilewright.simulator.run import Progress
 from tilewright.toolchain import Build
 
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
@@ -80,10 +81,10 @@ class Cost(Amounts):
         return floats * spec.ffma_issue_interval_clk / spec.schedulers_per_sm
 
 
-def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
-    """Simulate a build, and the costs in order of the text."""
+def costs_of(built: Build, progress: Progress | None = None) -> tuple[Counters, list[Cost]]:
+    """Simulate a build, and the costs in order of the text. progress: told of (blocks done, in all)."""
     worst = WorstRequests()
-    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst))
+    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst), progress=progress)
     loops = _loops_over_k(built, run.counters)
     groups: dict[tuple[object, ...], list[LineCounts]] = {}
     for line in run.counters.lines:

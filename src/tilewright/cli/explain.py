@@ -46,7 +46,7 @@ def explain(
     built = build(gemm, found.on(spec))
     if arch is not None or device is not None:
         check_compilable(built.name, built.kernel, known_arch(spec.arch if arch is None else arch))
-    with output.progress(f"simulating {found.name}") as step:
+    with output.progress(f"counting {found.name}") as step:
         explanation = explanation_of(built, spec, lambda done, total: step("", done, total))
     with output.progress("trying edits of the schedule"):
         next_steps = outlook(found, spec, formats_of(dtype))

@@ -102,10 +102,9 @@ class Explanation:
 
 
 def explain(built: Build, spec: DeviceSpec, progress: Progress | None = None) -> Explanation:
-    """Simulate a build and lay its counts beside the steps.
+    """Count what a build does on the simulator, and lay the counts beside the steps. Nothing is checked: `simulate`.
 
-    spec: the rates at which counts are compared. progress: told of (blocks done, in all). Every block is simulated:
-    seconds at 256 x 256 x 256, minutes at 2048 x 2048 x 2048.
+    spec: the rates at which counts are compared. progress: told of (blocks done, in all).
     """
     counters, costs = costs_of(built, progress)
     owned: dict[int | None, list[Cost]] = {}

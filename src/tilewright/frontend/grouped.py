@@ -12,7 +12,7 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.calls import is_compiling, matmul
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
-from tilewright.frontend.lists import multiply_list
+from tilewright.frontend.lists import Arrays, multiply_list
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import Room, compute_groups
@@ -77,17 +77,30 @@ def grouped_matmul(
         if rows is not None:
             a = gathered(a, rows)
         if counts is not None:
-            raise ProblemError("grouped_matmul takes offsets or counts, and was given both.")
+            raise ProblemError(
+                "grouped_matmul takes offsets or counts, and was given both.",
+                hint="offsets end groups of rows that follow each other; counts are of groups with room for as many.",
+            )
         return _by_sizes(a, b, offsets, (alpha, out_dtype, precision))
     if counts is not None:
         if bias is not None or activation is not None or rows is not None:
-            raise ProblemError("grouped_matmul with counts has no bias, no activation and no rows.")
+            raise ProblemError(
+                "grouped_matmul with counts has no bias, no activation and no rows.", hint="apply them to the result."
+            )
         words = (alpha, out_dtype, precision)
         return with_counts(
             "grouped_matmul", a, b, counts, expected_rows, lambda flat, room: _by_sizes(flat, b, counts, words, room)
         )
     if rows is not None:
-        raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
+        raise ProblemError(
+            "grouped_matmul gathers rows of groups by offsets, and there are no offsets.",
+            hint="give offsets=, where each group ends: (groups,), int32.",
+        )
+    return _of_lists(_in_pairs(a, b, bias), alpha, activation, out_dtype, precision)
+
+
+def _in_pairs(a: Any, b: Any, bias: Sequence[Any] | None) -> list[Arrays]:
+    """The operands of each product of two lists. Raises ProblemError and ShapeError."""
     given, a, b = a, _listed("a", a), _listed("b", b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
@@ -96,16 +109,22 @@ def grouped_matmul(
         stacked = "; groups of one matrix a are told by offsets=, where each ends"
         hint = "give as many of each" + (stacked if getattr(given, "ndim", 0) == 2 else "") + "."
         raise ShapeError(f"grouped_matmul multiplies lists in pairs: a has {counts}.", hint=hint)
-    if is_compiling():  # one operator a product
-        words = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
-        return [matmul(x, y, bias=z, **words) for x, y, z in zip(a, b, biases, strict=True)]
+    return list(zip(a, b, biases, strict=True))
+
+
+def _of_lists(
+    triples: Sequence[Arrays], alpha: float, activation: str | None, out_dtype: Any, precision: str
+) -> list[Any]:
+    """The products of lists, by the library of the first matrix."""
+    if is_compiling():  # an operator for each product
+        words: Any = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        return [matmul(x, y, bias=bias, **words) for x, y, bias in triples]
     options = options_asked(alpha, None, out_dtype, precision, None, False, activation, False)
-    if not a:
+    if not triples:
         return []
-    library = library_of(a[0])
+    library = library_of(triples[0][0])
     if isinstance(library, HostArrays):
-        return [on_host(x, y, None, None, z, options) for x, y, z in zip(a, b, biases, strict=True)]
-    triples = list(zip(a, b, biases, strict=True))
+        return [on_host(x, y, None, None, bias, options) for x, y, bias in triples]
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.lists import multiply_tensors
 

@@ -36,7 +36,7 @@ from tilewright.runtime.launch import load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda, compiler_version
 from tilewright.runtime.probe import probe
-from tilewright.simulator import Counters
+from tilewright.simulator import Counters, counting
 from tilewright.toolchain import Build, arguments, build, grid_of, run_on_simulator
 
 _COMMAND = Path(__file__).parents[1] / "calibrate.py"
@@ -45,7 +45,7 @@ _COMMAND = Path(__file__).parents[1] / "calibrate.py"
 def simulated(rung: Rung, size: int) -> dict[str, float]:
     """The simulator's counts of a rung at a cubic size, by our names."""
     gemm = rung.gemm(size, size, size)
-    _, run = run_on_simulator(build(gemm, rung), make_operands(gemm), detectors=False)
+    _, run = run_on_simulator(build(gemm, rung), make_operands(gemm), detectors=False, arithmetic=counting())
     return counts_of(run.counters)
 
 

@@ -7,6 +7,7 @@ from command_runs import Cli
 
 from tilewright.device.catalog import H200, T4
 from tilewright.ladders import find_rung
+from tilewright.problem import make_operands
 from tilewright.report.explain import Explanation, explain
 from tilewright.toolchain import build
 
@@ -43,6 +44,21 @@ def test_vectorised_names_the_bank_conflicts_and_their_cause() -> None:
         "The largest cost is the loads of B_frag from shared memory: 65% of the load/store unit. "
         "65,536 of its 131,072 wavefronts are bank conflicts: lanes 4 apart share a bank."
     )
+
+
+@pytest.mark.parametrize("name", ["worklog/8", "worklog/12", "te/0", "swizzle/async_copy", "ampere/6", "hopper/best"])
+def test_counts_without_numbers_are_those_of_a_run_with_all_detectors(name: str) -> None:
+    """At edges in every direction."""
+    rung = find_rung(name)
+    built = build(rung.gemm(72, 136, 40, beta=0.5), rung)
+    assert explain(built, H200).counters == built.simulate(make_operands(built.gemm)).counters
+
+
+def test_a_simulation_says_how_far_it_is() -> None:
+    rung = find_rung("worklog/6")
+    said: list[tuple[int, int]] = []
+    explain(build(rung.gemm(4096, 4096, 8), rung), H200, lambda done, total: said.append((done, total)))
+    assert said[-1] == (1024, 1024) and len(said) > 1
 
 
 def test_naive_blames_the_step_that_numbers_the_lanes() -> None:
@@ -113,7 +129,7 @@ def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:
     costs = [cost for step in data["steps"] for cost in step["costs"]]
     store = next(cost for cost in costs if cost["origin"] == "C" and cost["kind"] == "store")
     assert store["guarded_off"] == 31 * 32
-    assert store["sentence"].endswith(" 992 lanes held back at the edge.")
+    assert store["sentence"].endswith(" 992 lanes predicated off at the edge.")
 
 
 def test_what_is_estimated_is_called_so() -> None:

@@ -37,7 +37,7 @@ def test_a_size_is_one_word_or_three(cli: Cli) -> None:
 
 def test_pieces_have_a_bound_and_a_condition(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    ran = cli("plan", "4096", "--precision", "f32_emulated", "--orders", "nt")
+    ran = cli("plan", "4096", "--precision", "f32_emulated", "--order", "nt")
     assert ran.code == 0 and max(map(len, ran.out.splitlines())) <= 80
     assert "bound: |C - AB| <= 4096 u |A||B|" in ran.out and "if a flag is raised" in ran.out
 
@@ -61,7 +61,7 @@ def test_json_and_cuda(cli: Cli) -> None:
         (("64x64",), 2, "'64x64' is not a size"),
         (("0",), 1, "A product of 0 x 0 results takes no time"),
         (("64", "--dtype", "fp8"), 1, "Cannot multiply operands of fp8."),
-        (("64", "--orders", "NX"), 1, "orders='NX' is not known."),
+        (("64", "--order", "NX"), 1, "orders='NX' is not known."),
         (("64", "--precision", "f33"), 1, "precision='f33' is not known."),
         (("64", "--dtype", "tf32", "--precision", "bf16x6"), 2, "--dtype tf32 is --precision tf32"),
         (("64", "--device", "H201"), 1, "did you mean 'H200'?"),

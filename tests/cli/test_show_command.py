@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from command_runs import Cli
 
@@ -23,8 +25,16 @@ def test_the_schedule_is_the_default(cli: Cli, rung6: Build) -> None:
 def test_each_form_is_printed_letter_by_letter(cli: Cli, rung6: Build) -> None:
     assert cli("show", "vectorised", "--rungs").code == 2
     assert cli("show", "worklog/vectorised", "--program").out == rung6.text
-    assert cli("show", "worklog/6", "--kernel").out == kernel_text(rung6.kernel)
+    assert json.loads(cli("show", "worklog/6", "--kernel", "--json").out)["text"] == kernel_text(rung6.kernel)
     assert cli("show", "worklog/6", "--cuda").out == rung6.cuda
+
+
+def test_lines_of_a_kernel_have_the_numbers_by_which_watch_leaves_one_out(cli: Cli) -> None:
+    lines = cli("show", "worklog/3", "--kernel").out.splitlines()
+    assert lines[16] == "17      barrier  # A_tile read by all: may be overwritten"  # as docs/watch.md leaves it out
+    assert lines[0].startswith(" 1  kernel worklog_shared(") and lines[1].endswith(
+        "assumes: M, N, K multiples of the tile; 16-byte aligned rows; 32-bit offsets"
+    )
 
 
 def test_ptx_and_sass_are_of_the_architecture(cli: Cli) -> None:

@@ -165,7 +165,7 @@ def chooses_by_a_number(acc: Any) -> Any:
         (folds_a_fold, "computes with a fold", "return acc, abs(ops.row_max(acc))"),
         (lambda acc: None, "no result", "(lambda acc: None"),
         (lambda acc: acc > 0, "a truth", "(lambda acc: acc > 0"),
-        (lambda acc, other: acc, "missing 1 required", "(lambda acc, other: acc"),
+        (lambda acc, other: acc, "cannot be called with the sum: missing", "(lambda acc, other: acc"),
     ],
 )
 def test_what_is_no_expression_is_refused_with_its_line(function: Callable[..., Any], words: str, line: str) -> None:

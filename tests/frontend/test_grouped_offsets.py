@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "another number of groups": (
         lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=offsets([4, 6, 9])),
-        "grouped_matmul: there are 3 offsets, and b of shape (2, 5, 6) has 2 groups.",
+        "grouped_matmul: 3 offsets for 2 groups, those of b of shape (2, 5, 6).",
     ),
     "other numbers of tokens": (
         lambda: grouped_matmul(drawn(5, 9), drawn(8, 6), offsets=offsets([4, 9])),

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     ),
     "groups of different lengths": (
         lambda: grouped_matmul([ones(2, 2)], []),
-        "Cannot multiply 1 matrix a, 0 b in pairs.",
+        "grouped_matmul multiplies lists in pairs: a has 1 matrix, b 0.",
     ),
     "a group of stacks": (
         lambda: grouped_matmul([ones(2, 2, 2)], [ones(2, 2)]),
@@ -176,7 +176,7 @@ def test_what_cannot_be_is_refused(name: str) -> None:
 def test_a_missing_option_is_named() -> None:
     with pytest.raises(TilewrightError) as told:
         grouped_matmul(ones(6, 2), ones(3, 2, 4))
-    assert told.value.headline == "Cannot multiply 6 matrices a, 3 b in pairs."
+    assert told.value.headline == "grouped_matmul multiplies lists in pairs: a has 6 matrices, b 3."
     assert told.value.hint == "give as many of each; groups of one matrix a are told by offsets=, where each ends."
 
 

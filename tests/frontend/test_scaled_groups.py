@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "f16 scales": ({"scale_a": on_gpu(np.ones(TOKENS, np.float16))}, DTypeError, "scales are f32"),
     "bf16": ({"a": on_gpu(np.zeros((TOKENS, K), np.uint16))}, DTypeError, "operands with scales are of FP8"),
     "sums": ({"b": drawn(K, N)}, ShapeError, "takes no a of shape"),
-    "groups": ({"offsets": offsets([3])}, ShapeError, "there are 1 offsets"),
+    "groups": ({"offsets": offsets([3])}, ShapeError, "1 offset for "),
     "wide offsets": ({"offsets": on_gpu(np.array(ENDS, np.int64))}, DTypeError, "offsets are int32"),
     "two dimensions": ({"offsets": offsets(ENDS).reshape(2, 2)}, ShapeError, "offsets have one dimension"),
     "a list": ({"offsets": ENDS}, ProblemError, "offsets is a list"),

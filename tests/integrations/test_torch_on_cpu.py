@@ -93,6 +93,24 @@ def test_the_gradient_of_a_sum_is_right() -> None:
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
+def test_lists_have_gradients_and_can_be_compiled_and_mapped() -> None:
+    x, y, bias = (torch.randn(shape, requires_grad=True) for shape in ((7, 5), (5, 6), (6,)))
+
+    def products(x: Any, y: Any, bias: Any) -> Any:
+        first, second = grouped_matmul([x, x[:3]], [y, y], bias=[bias, bias], activation="silu")
+        return first.square().sum() + second.sum()
+
+    silu = torch.nn.functional.silu
+    expected = silu(x @ y + bias).square().sum() + silu(x[:3] @ y + bias).sum()
+    theirs = torch.autograd.grad(expected, (x, y, bias))
+    for multiply in (products, torch.compile(products, backend="aot_eager", fullgraph=True)):
+        for own, other in zip(torch.autograd.grad(multiply(x, y, bias), (x, y, bias)), theirs, strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+    stack = torch.randn(2, 7, 5)
+    (mapped,) = torch.vmap(lambda one: grouped_matmul([one], [y.detach()]))(stack)
+    torch.testing.assert_close(mapped, stack @ y.detach(), rtol=1e-4, atol=1e-4)
+
+
 def test_operands_of_fp8_lie_as_they_like() -> None:
     a, b = (spread(*shape).to(torch.float8_e4m3fn) for shape in ((32, 48), (48, 16)))
     a, b = a.repeat_interleave(2, 1)[:, ::2], b.repeat_interleave(2, 0)[::2]

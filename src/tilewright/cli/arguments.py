@@ -44,7 +44,10 @@ LadderOrFile = Annotated[
     typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),
 ]
 FormatName = Annotated[
-    str | None, typer.Option("--dtype", metavar="FORMAT", help="f32, f16, f16_sums, bf16, tf32; else the rung's own.")
+    str | None,
+    typer.Option(
+        "--dtype", metavar="FORMAT", help="f32, f16, f16_sums (f16 accumulators), bf16, tf32; else the rung's own."
+    ),
 ]
 Alpha = Annotated[float, typer.Option("--alpha", help="C = alpha * A @ B + beta * C.")]
 Beta = Annotated[float, typer.Option("--beta", help="With 0, C is not read.")]

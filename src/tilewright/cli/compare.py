@@ -31,8 +31,8 @@ from tilewright.problem.reference import make_operands
 from tilewright.report.templates import rendered
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.schedule.schedule import diff
-from tilewright.simulator import Counters
-from tilewright.toolchain import Build, build, run_on_simulator
+from tilewright.simulator import Counters, counting
+from tilewright.toolchain import Build, build
 from tilewright.units import format_seconds
 
 
@@ -167,7 +167,7 @@ def compare(
 def _compared(rung: Rung, gemm: Gemm, spec: DeviceSpec) -> Compared:
     rung = rung.on(spec)
     built = build(gemm, rung)
-    _, run = run_on_simulator(built, make_operands(built.gemm), on_finding="collect")
+    run = built.simulate(make_operands(built.gemm), detectors=False, arithmetic=counting())
     try:
         predicted = predict_rung(rung, gemm, spec, cache=CubinCache())
     except CompilerMissing:

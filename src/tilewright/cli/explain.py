@@ -46,8 +46,10 @@ def explain(
     built = build(gemm, found.on(spec))
     if arch is not None or device is not None:
         check_compilable(built.name, built.kernel, known_arch(spec.arch if arch is None else arch))
-    with output.progress("simulating, and trying edits"):
-        explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
+    with output.progress(f"counting {found.name}") as step:
+        explanation = explanation_of(built, spec, lambda done, total: step("", done, total))
+    with output.progress("trying edits of the schedule"):
+        next_steps = outlook(found, spec, formats_of(dtype))
     if as_json:
         next_data = None if next_steps is None else next_steps.as_dict()
         output.print_json({"rung": found.name, **_as_dict(explanation), "what_to_do": next_data})

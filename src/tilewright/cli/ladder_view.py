@@ -147,7 +147,7 @@ def _share(row: Row) -> Text | str:
     return NOTHING if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
-BARRIERS = "bar./\nstep"
+BARRIERS, OCCUPANCY = "bar./\nstep", "\noccupancy"
 COLUMNS: tuple[Column[Row], ...] = (
     Column("\nrung", _rung, 99, justify_left=True),
     Column("\nerror", _error, 90),
@@ -161,7 +161,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column(BARRIERS, _counted(_barriers), 20),
     Column("\nregs", _registers, 40),
     Column("smem\nKiB", _shared, 10),
-    Column("\noccupancy", _occupancy, 30),
+    Column(OCCUPANCY, _occupancy, 30),
     Column("\nTFLOP/s", _tflops, 95),
     Column("of\ncuBLAS", _share, 80),
 )
@@ -184,9 +184,9 @@ def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) ->
     table = fitting_table(console, COLUMNS, rows)
     console.print(table)
     console.print()
-    barriers = any(column.header == BARRIERS for column in table.columns)
-    paragraph(console, LEGEND + (" bar.: barriers a k step." if barriers else ""), style="dim")
-    for source in _sources(rows):
+    shown = {column.header for column in table.columns}
+    paragraph(console, LEGEND + (" bar.: barriers a k step." if BARRIERS in shown else ""), style="dim")
+    for source in _sources(rows, occupancy=OCCUPANCY in shown):
         paragraph(console, source, style="dim")
 
 
@@ -202,14 +202,14 @@ def _size(m: int, n: int, k: int) -> str:
     return f"{m} x {n} x {k}"
 
 
-def _sources(rows: Sequence[Row]) -> list[str]:
-    """Where the figures and the resources come from."""
+def _sources(rows: Sequence[Row], *, occupancy: bool) -> list[str]:
+    """Where the figures and the resources come from. occupancy: whether the table has that column."""
     known = any(row.figure is not None for row in rows)
     sources = list(dict.fromkeys(_source(row.figure) for row in rows if row.figure is not None or not known))
     compiled = next((row for row in rows if row.cubin is not None), None)
     if compiled is not None and compiled.cubin is not None:
         sources.append(f"Registers: {compiled.cubin.compiler} for {compiled.cubin.arch}.")
-        if compiled.occupancy is not None:
+        if occupancy and compiled.occupancy is not None:
             sources[-1] += f" Occupancy: {compiled.occupancy.spec.name}, with what limits it."
     return sources
 

@@ -20,7 +20,7 @@ from tilewright.planning.account import Launch
 EXAMPLES = (
     "tilewright plan 4096x4096x4096 --dtype bf16",
     "tilewright plan 4096 --precision f32_emulated --device h200",
-    "tilewright plan 64x4096x14336 --dtype f16 --orders NT --best 3",
+    "tilewright plan 64x4096x14336 --dtype f16 --order NT --best 3",
     "tilewright plan 300x4097x4096 --batch 16 --device 'RTX 4090' --json | jq '.estimated_us'",
 )
 
@@ -34,7 +34,7 @@ def plan(
         str, typer.Option("--precision", metavar="NAME", help=f"Of f32 operands: {', '.join(PRECISIONS)}.")
     ] = "default",
     orders: Annotated[
-        str, typer.Option("--orders", metavar="NN|NT|TN|TT", help="Which of A and B lie transposed.")
+        str, typer.Option("--order", metavar="NN|NT|TN|TT", help="Which of A and B lie transposed.")
     ] = "NN",
     batch: Annotated[int, typer.Option("--batch", min=1, help="Products of this size.")] = 1,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="Any known GPU.")] = "H200",

@@ -59,7 +59,9 @@ def show(
     step: Annotated[int | None, typer.Option(metavar="N", help="After the first N steps; 0 is before any.")] = None,
     schedule: Annotated[bool, typer.Option("--schedule", help="The schedule (the default).")] = False,
     program: Annotated[bool, typer.Option("--program", help="The loop nest that the schedule makes.")] = False,
-    kernel: Annotated[bool, typer.Option("--kernel", help="The lowered program of one thread.")] = False,
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="The lowered program of one thread, with the line numbers of findings.")
+    ] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="CUDA C++.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="PTX, by NVRTC.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="Machine code, by nvdisasm.")] = False,
@@ -94,7 +96,7 @@ def show(
         target = {"arch": arch} if form in (Form.PTX, Form.SASS) else {}
         output.print_json({"rung": found.name, "form": form.value, **place, **target, "text": text, **steps})
     else:
-        output.print_code(text, _LANGUAGE[form])
+        output.print_code(_numbered(text) if form is Form.KERNEL else text, _LANGUAGE[form])
     return 0
 
 
@@ -106,6 +108,13 @@ def _after(built: Build, step: int, name: str) -> Build:
             hint=f"--step 0 is the naive program, --step {steps} the finished one.",
         )
     return built.after(step)
+
+
+def _numbered(text: str) -> str:
+    """Lines with the numbers by which findings and `watch --without` name them."""
+    lines = text.splitlines()
+    width = len(str(len(lines)))
+    return "".join(f"{number:>{width}}  {line}\n" for number, line in enumerate(lines, start=1))
 
 
 def _text(built: Build, form: Form, arch: str) -> str:

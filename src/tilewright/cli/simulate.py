@@ -178,7 +178,7 @@ def _print(
         console,
         f"{counters.blocks:,} x {counters.warps_per_block} warps; {counters.barriers_per_block:g} barriers a "
         f"block, {counters.barriers_per_k_step:g} a k step; {counters.divergent_branches:,} divergent branches, "
-        f"{counters.guarded_off_lanes:,} lanes held back by a guard.",
+        f"{counters.guarded_off_lanes:,} lanes predicated off by a guard.",
         hanging=2,
     )
 

@@ -27,7 +27,7 @@ EXAMPLES = (
     "tilewright watch worklog/6",
     "tilewright watch hopper/best --size 512 --open",
     "tilewright watch mine.py:tiled --block 1,0",
-    "tilewright watch worklog/3 --without 24",
+    "tilewright watch worklog/3 --without 17",
 )
 
 _MORE_ITERATIONS = 4

@@ -54,7 +54,7 @@ def check_rows(x: Any, rows: Any, weights: Any, listed: Listed | None = None) ->
     if len(x.shape) != 2:
         raise ShapeError(f"combine_rows: x has shape {tuple(x.shape)}, and a matrix has two dimensions.")
     if str(dtype).rpartition(".")[2] != "int32":
-        raise DTypeError(f"rows are int32, and these are {dtype}.", hint="convert them.")
+        raise DTypeError(f"rows are int32, and these are {dtype}.", hint="convert rows to int32.")
     if len(shape) not in (1, 2):
         raise ShapeError(f"combine_rows: rows have shape {tuple(shape)}.", hint="give (count,) or (count, terms).")
     if weights is not None and tuple(weights.shape) != tuple(shape):

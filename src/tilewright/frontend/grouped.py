@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
+from tilewright.frontend.calls import is_compiling, matmul
 from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
-from tilewright.frontend.lists import multiply_list
+from tilewright.frontend.lists import Arrays, multiply_list
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import Room, compute_groups
@@ -38,7 +39,7 @@ def grouped_matmul(
 ) -> Any:
     """`[activation(alpha * x @ y + z) for x, y, z in zip(a, b, bias)]`: lists of matrices of any shapes, of one
     library, format and GPU, in one launch where that is fastest. Options as for `matmul`. Results may be rows of one
-    array.
+    array. Tensors of PyTorch that want gradients are multiplied one product after another.
 
     With offsets, a and b are arrays whose rows or columns belong to groups, as in torch._grouped_mm: group i ends
     before row `offsets[i]`, and begins where the one before ends. offsets: (groups,), int32, ascending, on the GPU;
@@ -76,32 +77,59 @@ def grouped_matmul(
         if rows is not None:
             a = gathered(a, rows)
         if counts is not None:
-            raise ProblemError("grouped_matmul takes offsets or counts, and was given both.")
+            raise ProblemError(
+                "grouped_matmul takes offsets or counts, and was given both.",
+                hint="offsets end groups of rows that follow each other; counts are of groups with room for as many.",
+            )
         return _by_sizes(a, b, offsets, (alpha, out_dtype, precision))
     if counts is not None:
         if bias is not None or activation is not None or rows is not None:
-            raise ProblemError("grouped_matmul with counts has no bias, no activation and no rows.")
+            raise ProblemError(
+                "grouped_matmul with counts has no bias, no activation and no rows.", hint="apply them to the result."
+            )
         words = (alpha, out_dtype, precision)
         return with_counts(
             "grouped_matmul", a, b, counts, expected_rows, lambda flat, room: _by_sizes(flat, b, counts, words, room)
         )
     if rows is not None:
-        raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
+        raise ProblemError(
+            "grouped_matmul gathers rows of groups by offsets, and there are no offsets.",
+            hint="give offsets=, where each group ends: (groups,), int32.",
+        )
+    return _of_lists(_in_pairs(a, b, bias), alpha, activation, out_dtype, precision)
+
+
+def _in_pairs(a: Any, b: Any, bias: Sequence[Any] | None) -> list[Arrays]:
+    """The operands of each product of two lists. Raises ProblemError and ShapeError."""
     given, a, b = a, _listed("a", a), _listed("b", b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
-        counts = f"{counted(len(a), 'matrix', 'matrices')} a, {len(b)} b"
-        counts += "" if bias is None else f" and {len(biases)} bias"
+        counts = f"{counted(len(a), 'matrix', 'matrices')}, b {len(b)}"
+        counts += "" if bias is None else f", bias {len(biases)}"
         stacked = "; groups of one matrix a are told by offsets=, where each ends"
         hint = "give as many of each" + (stacked if getattr(given, "ndim", 0) == 2 else "") + "."
-        raise ShapeError(f"Cannot multiply {counts} in pairs.", hint=hint)
+        raise ShapeError(f"grouped_matmul multiplies lists in pairs: a has {counts}.", hint=hint)
+    return list(zip(a, b, biases, strict=True))
+
+
+def _of_lists(
+    triples: Sequence[Arrays], alpha: float, activation: str | None, out_dtype: Any, precision: str
+) -> list[Any]:
+    """The products of lists, by the library of the first matrix."""
+    if is_compiling():  # an operator for each product
+        words: Any = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        return [matmul(x, y, bias=bias, **words) for x, y, bias in triples]
     options = options_asked(alpha, None, out_dtype, precision, None, False, activation, False)
-    if not a:
+    if not triples:
         return []
-    library = library_of(a[0])
+    library = library_of(triples[0][0])
     if isinstance(library, HostArrays):
-        return [on_host(x, y, None, None, z, options) for x, y, z in zip(a, b, biases, strict=True)]
-    return multiply_list(library, list(zip(a, b, biases, strict=True)), options)
+        return [on_host(x, y, None, None, bias, options) for x, y, bias in triples]
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.lists import multiply_tensors
+
+        return multiply_tensors(triples, options)
+    return multiply_list(library, triples, options)
 
 
 def _listed(name: str, given: Any) -> list[Any]:

@@ -59,12 +59,7 @@ def multiply_list(library: Any, triples: Sequence[Arrays], options: Options) -> 
 def _readable(library: Any, triple: Arrays, options: Options) -> Arrays:
     """The arrays of a product, or copies that a kernel reads."""
     refuse_other_library(library, "an array of the group", triple[0])
-    for array in triple[:2]:
-        if len(getattr(array, "shape", (0, 0))) != 2:
-            raise ShapeError(
-                f"A group is of matrices, and one array has shape {tuple(array.shape)}.",
-                hint="use matmul for batches.",
-            )
+    refuse_batches(*triple[:2])
     given = dict(zip(("a", "b", "bias"), triple, strict=True))
     while True:
         try:
@@ -74,6 +69,16 @@ def _readable(library: Any, triple: Arrays, options: Options) -> Arrays:
             given[needed.name] = needed.copied(library, given[needed.name])
         else:
             return given["a"], given["b"], given["bias"]
+
+
+def refuse_batches(*arrays: Any) -> None:
+    """Raises ShapeError for an array of a group that is not a matrix."""
+    for array in arrays:
+        if len(getattr(array, "shape", (0, 0))) != 2:
+            raise ShapeError(
+                f"A group is of matrices, and one array has shape {tuple(array.shape)}.",
+                hint="use matmul for batches.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

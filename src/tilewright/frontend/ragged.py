@@ -29,7 +29,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.packing import Groups as Ragged
 from tilewright.planning.plan import Place, Plan
 from tilewright.runtime.memory import c_strides
-from tilewright.units import type_name
+from tilewright.units import counted, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,10 @@ def groups_of(a: View, b: View, count: int, call: str = "grouped_matmul") -> Gro
                 hint="give a of shape (tokens, k) and b of shape (groups, k, n).",
             )
         if groups != count:
-            raise ShapeError(f"{call}: there are {count} offsets, and b of shape {b.shape} has {groups} groups.")
+            raise ShapeError(
+                f"{call}: {counted(count, 'offset')} for {counted(groups, 'group')}, those of b of shape {b.shape}.",
+                hint="give the end of each group.",
+            )
         # The strides of an empty array may be anything.
         one = replace(b, shape=(k, n), strides=b.strides[1:] if groups else c_strides((k, n)))
         return Groups(Views(a, one), count, a.shape[0], False, (a.shape[0], n))
@@ -92,7 +95,7 @@ def check_offsets(offsets: Any, name: str = "offsets") -> None:
     if len(shape) != 1:
         raise ShapeError(f"{name} have one dimension, and these have shape {tuple(shape)}.")
     if str(dtype).rpartition(".")[2] != "int32":
-        raise DTypeError(f"{name} are int32, and these are {dtype}.", hint="convert them.")
+        raise DTypeError(f"{name} are int32, and these are {dtype}.", hint=f"convert {name} to int32.")
 
 
 def refuse_elsewhere(a: Any, offsets: Any, name: str = "offsets") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.dtypes import FP8_FORMATS, DType
+from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View
@@ -150,10 +150,10 @@ def _check_out(out: View, product: Product, dtype: DType, a: View) -> None:
     if out.shape != product.shape:
         raise ShapeError(f"`out` has shape {out.shape}, and the result {product.shape}.")
     if out.dtype is not dtype:
-        raise DTypeError(
-            f"`out` holds {out.dtype}, and the result is {dtype}.",
-            hint=f"pass out_dtype='{out.dtype}', or another out.",
+        wider = (
+            f"pass out_dtype='{out.dtype}', or an out of {dtype}." if out.dtype is F32 else f"pass an out of {dtype}."
         )
+        raise DTypeError(f"`out` holds {out.dtype}, and the result is {dtype}.", hint=wider)
 
 
 def requests_of(views: Views, product: Product, dtype: DType, options: Options) -> tuple[Piece, ...]:

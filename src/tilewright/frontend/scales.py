@@ -82,13 +82,14 @@ def _wrong(m: int, n: int, depth: int, scale_a: View, scale_b: View, *, of_a: bo
     """The error for shapes that are those of no scales, or not of two that go together."""
     name, view = ("scale_a", scale_a) if of_a else ("scale_b", scale_b)
     if of_a:
-        shapes = f"one element, {(m, 1)}, {(m, depth)} or {(ceil_div(m, BLOCK), depth)}"
+        shapes = (m, 1), (m, depth), (ceil_div(m, BLOCK), depth)
     else:
-        shapes = f"one element, {(1, n)}, {(depth, n)} or {(depth, ceil_div(n, BLOCK))}"
+        shapes = (1, n), (depth, n), (depth, ceil_div(n, BLOCK))
+    known = " or ".join(map(str, dict.fromkeys(shapes)))
     return ShapeError(
         f"scaled_matmul: {name} has shape {view.shape}, beside {'scale_b' if of_a else 'scale_a'} of shape "
         f"{(scale_b if of_a else scale_a).shape}.",
         note=f"scales are one in all, one for each row or column, or one for each block of {BLOCK} of k and of 1 or "
         f"{BLOCK} rows or columns; those of blocks stand beside others of blocks.",
-        hint=f"give {name} of shape {shapes}.",
+        hint=f"give {name} one element, or shape {known}.",
     )

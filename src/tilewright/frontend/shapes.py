@@ -79,7 +79,8 @@ def product_of(a: View, b: View, *, row_major: bool = False) -> Product:
         if not view.shape:
             raise ShapeError(
                 f"matmul: Input operand {number} does not have enough dimensions "
-                f"(has 0, gufunc core with {_SIGNATURE} requires 1)"
+                f"(has 0, gufunc core with {_SIGNATURE} requires 1)",
+                hint="alpha= multiplies by a number.",
             )
     one_row, one_column = len(a.shape) == 1, len(b.shape) == 1
     shape_a, strides_a = ((1, *a.shape), (0, *a.strides)) if one_row else (a.shape, a.strides)
@@ -166,7 +167,8 @@ def _broadcast(a: Shape, b: Shape, whole_a: Shape, whole_b: Shape) -> Shape:
             raise ShapeError(
                 f"operands could not be broadcast together with remapped shapes [original->remapped]: "
                 f"{_text(whole_a)}->({','.join(map(str, a))},newaxis,newaxis) "
-                f"{_text(whole_b)}->({','.join(map(str, b))},newaxis,newaxis)"
+                f"{_text(whole_b)}->({','.join(map(str, b))},newaxis,newaxis)",
+                hint="dimensions before the last two are a batch: equal in a and b, or 1 in one of them.",
             )
         result.append(y if x == 1 else x)
     return tuple(result)

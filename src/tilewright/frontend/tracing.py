@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import re
 import traceback
@@ -253,6 +254,7 @@ def traced_of(
 
 
 def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:
+    _check_takes(function, symbols)
     try:
         return function(Symbol(Accumulated()), **symbols)
     except (TypeError, AttributeError) as error:
@@ -263,6 +265,23 @@ def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:
             place=place,
             note="it is called once, as function(sum, name=...), with symbols in place of numbers.",
             hint="use Python's operators, and the functions of tilewright.ops.",
+        ) from None
+
+
+def _check_takes(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> None:
+    """Raises TraceError where the arguments of a function are not the sum and the operands of the call."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin, which does not tell
+        return
+    try:
+        signature.bind(None, **symbols)
+    except TypeError as error:
+        given = ", ".join(("the sum", *map(repr, symbols)))
+        raise TraceError(
+            f"The function cannot be called with {given}: {error}.",
+            place=_where(function),
+            hint="its first argument is the sum; operands={'name': array or number} has an entry for each other one.",
         ) from None
 
 

@@ -157,6 +157,25 @@ class Variant:
         parts += [self.guard.value] if self.guard else []
         return "_".join(parts)
 
+    @property
+    def words(self) -> str:
+        """The assumptions for a reader, in one line.
+
+        >>> Variant(exact=frozenset("mn"), overwrites=True).words
+        'M, N multiples of the tile; 16-byte aligned rows; 32-bit offsets; beta is 0'
+        """
+        exact = ", ".join(sorted(self.exact, key="mnk".index)).upper()
+        bytes_each, results = self.alignment_bytes, self.result_bytes
+        parts = [f"{exact} multiple{'s' * (len(self.exact) > 1)} of the tile"] if exact else []
+        parts += [f"{bytes_each}-byte aligned rows{' of A and B' if results else ''}"] if bytes_each > 1 else []
+        parts += [f"{results}-byte aligned rows of C"] if results > 1 else []
+        parts += ["vector-padded rows"] if self.whole else []
+        parts += ["operands padded to tile multiples"] if self.filled else []
+        parts += ["32-bit offsets"] if self.near else []
+        parts += ["beta is 0"] if self.overwrites else []
+        parts += [f"runs where {self.guard.words}"] if self.guard else []
+        return "; ".join(parts) or "nothing"
+
 
 MAX_SHARED_BYTES = 227 * KIB
 """The most shared memory a block can have on any device: sm_90 and sm_100. Source: cuda_occupancy.h of CUDA 13.0."""

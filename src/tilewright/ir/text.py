@@ -145,7 +145,7 @@ def kernel_lines(kernel: Kernel) -> list[Line]:
     block = ", ".join(str(b) for b in kernel.block)
     head = [
         Line(f"kernel {kernel.name}({names})"),
-        Line(f"  grid ({grid})  block ({block})  assumes {kernel.variant.name}"),
+        Line(f"  grid ({grid})  block ({block})  assumes: {kernel.variant.words}"),
         *(Line(f"  {buffer_text(buffer)}") for buffer in kernel.shared),
     ]
     return head + body_lines(kernel.body, indent=1)

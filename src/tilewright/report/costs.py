@@ -12,8 +12,9 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.samples import Request, Side, WorstRequests
-from tilewright.simulator import Counters, standard_listeners
+from tilewright.simulator import Counters, counting, standard_listeners
 from tilewright.simulator.line_counts import COUNTED, Amounts, LineCounts, LineKind
+from tilewright.simulator.run import Progress
 from tilewright.toolchain import Build
 
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
@@ -80,10 +81,19 @@ class Cost(Amounts):
         return floats * spec.ffma_issue_interval_clk / spec.schedulers_per_sm
 
 
-def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
-    """Simulate a build, and the costs in order of the text."""
+def costs_of(built: Build, progress: Progress | None = None) -> tuple[Counters, list[Cost]]:
+    """Count what a build does, and the costs in order of the text. progress: told of (blocks done, in all).
+
+    Addresses are computed, numbers of A, B and C are not, and no detector looks: blocks that do the same count as one.
+    """
     worst = WorstRequests()
-    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst))
+    run = built.simulate(
+        make_operands(built.gemm),
+        listeners=(*standard_listeners(), worst),
+        detectors=False,
+        arithmetic=counting(),
+        progress=progress,
+    )
     loops = _loops_over_k(built, run.counters)
     groups: dict[tuple[object, ...], list[LineCounts]] = {}
     for line in run.counters.lines:

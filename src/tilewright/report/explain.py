@@ -36,6 +36,7 @@ from tilewright.schedule import (
     Vectorize,
 )
 from tilewright.simulator import Counters
+from tilewright.simulator.run import Progress
 from tilewright.toolchain import Build
 from tilewright.units import format_bytes
 
@@ -100,9 +101,12 @@ class Explanation:
     l2: L2Estimate | None = None
 
 
-def explain(built: Build, spec: DeviceSpec) -> Explanation:
-    """Simulate a build and lay its counts beside the steps. `spec` gives the rates at which counts are compared."""
-    counters, costs = costs_of(built)
+def explain(built: Build, spec: DeviceSpec, progress: Progress | None = None) -> Explanation:
+    """Count what a build does on the simulator, and lay the counts beside the steps. Nothing is checked: `simulate`.
+
+    spec: the rates at which counts are compared. progress: told of (blocks done, in all).
+    """
+    counters, costs = costs_of(built, progress)
     owned: dict[int | None, list[Cost]] = {}
     for cost in costs:
         owned.setdefault(owner(cost, built.schedule.steps), []).append(cost)
@@ -177,7 +181,7 @@ def sentence(cost: Cost) -> str:
     if cost.is_predicated_off:
         return f"{what}; predicated off in every lane, so nothing is accessed."
     spent = _shared(cost) if cost.space is Space.SHARED else _global(cost)
-    guarded = f" {_plural(cost.guarded_off, 'lane')} held back at the edge." if cost.guarded_off else ""
+    guarded = f" {_plural(cost.guarded_off, 'lane')} predicated off at the edge." if cost.guarded_off else ""
     return f"{what}; {spent}.{guarded}"
 
 

@@ -289,7 +289,7 @@ class Convoy:
         self.warps = warps
         self.slots: list[int] = [0] * slots
         self.registers: list[RegisterArray | None] = [None] * registers
-        self.memo: list[dict[Any, Lanes]] = [{} for _ in range(cells)]
+        self.memo: list[dict[Any, tuple[Lanes, Sequence[Lanes]]]] = [{} for _ in range(cells)]
         self.mask: Mask | None = warps.exists
         self.pc = 0
         self.frames: list[tuple[Mask | None, Mask | None]] = []

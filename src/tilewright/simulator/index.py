@@ -256,17 +256,27 @@ class Cell:
     def of(self, convoy: Convoy) -> Lanes:
         memo = convoy.memo[self._index]
         key = self._key(convoy.slots)
-        found = memo.get(key)
-        if found is not None and not self.volatile:
-            return found
-        inputs = [source.of(convoy) for source in self._inputs]
-        values = self._compute(convoy.slots, *(known.values for known in inputs))
+        known = memo.get(key)
+        if known is None:
+            inputs = [source.of(convoy) for source in self._inputs]
+        else:
+            found, before = known
+            if not self.volatile:
+                return found
+            inputs = [source.again(convoy, old) for source, old in zip(self._inputs, before, strict=True)]
+            if all(new is old for new, old in zip(inputs, before, strict=True)):
+                return found
+        values = self._compute(convoy.slots, *(lanes.values for lanes in inputs))
         values = np.asarray(np.broadcast_to(values, (convoy.warps.lanes,)), np.int64)
         found = Lanes(values, self._overflow(values, inputs))
         if len(memo) * convoy.warps.lanes * 8 > _CELL_BYTES:
             memo.clear()
-        memo[key] = found
+        memo[key] = found, inputs if self.volatile else ()  # values of a volatile cell hold while its inputs do
         return found
+
+    def again(self, convoy: Convoy, known: Lanes) -> Lanes:
+        """As `of`; the same object as before where nothing changed."""
+        return self.of(convoy)
 
     def _overflow(self, values: Array, inputs: Sequence[Lanes]) -> Array | None:
         """Lanes whose value does not fit into 32 bits, here or in what it is computed from."""
@@ -287,6 +297,9 @@ class Builtin:
     def of(self, convoy: Convoy) -> Lanes:
         return convoy.warps.builtin(self.name)
 
+    def again(self, convoy: Convoy, known: Lanes) -> Lanes:
+        return known
+
 
 @dataclass(frozen=True, slots=True)
 class RegisterSource:
@@ -298,9 +311,17 @@ class RegisterSource:
     reads: tuple[int, ...] = ()
 
     def of(self, convoy: Convoy) -> Lanes:
+        return Lanes(self._held(convoy).astype(np.int64))
+
+    def again(self, convoy: Convoy, known: Lanes) -> Lanes:
+        held = self._held(convoy)
+        return known if (held == known.values).all() else Lanes(held.astype(np.int64))
+
+    def _held(self, convoy: Convoy) -> Array:
         registers = convoy.registers[self.array]
         assert registers is not None
-        return Lanes(registers.data[self.element(convoy.slots)].astype(np.int64))
+        held: Array = registers.data[self.element(convoy.slots)]
+        return held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,6 +341,9 @@ class Spread:
 
     def of(self, convoy: Convoy) -> Lanes:
         return self.source.of(convoy).spread(self.numbers)
+
+    def again(self, convoy: Convoy, known: Lanes) -> Lanes:
+        return self.of(convoy)
 
 
 Source = Cell | Builtin | RegisterSource | Spread

@@ -90,14 +90,9 @@ def visited(
     config: PlanConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1, *, fixed_order: bool = False
 ) -> PlanConfig:
     """A plan that visits rows of tiles together, with as many as are best, and B first out of the L2 where A then stays
-<<<<<<< HEAD
     from one column to the next (record 0069), or back and forth where it does not (record 0097). Where each persistent
-    block has a tile at most, all of them run at once: it is a block a tile then, which knows its tile without a
-    division. count: of such problems. fixed_order: whether sums must be in the order of k."""
-=======
-    from one column to the next (record 0069). Where each persistent block has a tile at most, all of them run at once:
-    it is a block a tile then, in the order that `_down_columns` tells. count: of such problems."""
->>>>>>> mid
+    block has a tile at most, all of them run at once: it is a block a tile then, in the order that `_down_columns`
+    tells. count: of such problems. fixed_order: whether sums must be in the order of k."""
     kernel = config.kernel
     if not isinstance(kernel, WgmmaConfig) or kernel.raster_rows < 2:
         return config

@@ -55,7 +55,7 @@ def test_a_remembered_call_that_finds_no_room_falls_back(gpu: State) -> None:
         assert_right(matmul(a, b), a, b)
 
 
-@pytest.mark.parametrize(("shape", "later"), [((64, 64, 64), (64, 64, 48)), ((1, 128, 300), (1, 256, 300))])
+@pytest.mark.parametrize(("shape", "later"), [((64, 64, 64), (64, 64, 48)), ((1, 128, 300), (1, 128, 200))])
 def test_a_kernel_that_does_not_compile_is_left_out(
     gpu: State, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], later: tuple[int, int, int]
 ) -> None:

@@ -103,9 +103,8 @@ def _shapes(gemm: Gemm, rows: int, width: int, warps: int) -> Iterator[tuple[int
             if lanes_k == 1 or WARP_THREADS // lanes_k * width * gemm.dtype.bytes >= _SEGMENT_BYTES:
                 yield 1, lanes_k, warps
         for beside in _WARPS_BESIDE:
-            for lanes_k in (1, 2):
-                if beside * WARP_THREADS // lanes_k * width <= many:
-                    yield 1, lanes_k, warps // beside
+            if beside * WARP_THREADS * width <= many:
+                yield 1, 1, warps // beside
         return
     most_lanes = 32 if rows <= 4 else 16
     short = next(lanes for lanes in (8, 16, 32) if lanes * width >= gemm.k or lanes == 32)

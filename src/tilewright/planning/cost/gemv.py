@@ -78,7 +78,8 @@ def least_plan_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
     width = WIDEST_BYTES // gemm.dtype.bytes
     issued = width * (few * _OF_A_PRODUCT + (gemm.dtype is not F32) * _OF_A_VALUE) + _ISSUED_BESIDE
     loads = count * max(gemm.m, gemm.n) * gemm.k / width / WARP_THREADS
-    clocks = loads * issued / (spec.schedulers_per_sm * spec.sm_count)
+    alone = _LATENCY * spec.dram_latency_clk * (2 + _STAGING)
+    clocks = max(alone, loads * issued / (spec.schedulers_per_sm * spec.sm_count))
     busy = clocks / (spec.boost_clock_mhz * 1e6)
     return _LEAST * (_START_SECONDS + overlapped(dram_seconds(gemm, spec, count), busy))
 

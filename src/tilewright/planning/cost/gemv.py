@@ -167,14 +167,6 @@ def overlapped(dram: float, busy: float) -> float:
     return total
 
 
-def few_rows(gemm: Gemm) -> Gemm:
-    """The problem, or its transpose, whose result has no more rows than columns: to GEMV kernels they are the same."""
-    if gemm.m <= gemm.n:
-        return gemm
-    a, b = gemm.b.other, gemm.a.other
-    return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
-
-
 def predict_gemv(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, clock_mhz: float | None = None) -> Prediction:
     """The time of a kernel with its reasons: that of memory, and that of the busiest SM, which depends on the clock.
     clock_mhz: by default that of the data sheet."""

@@ -193,7 +193,8 @@ def timed(one: Measured, at: Constants | None) -> tuple[Any, Any, Any]:
     c, sizes = one.columns, one.sizes
     reduced = np.broadcast_to(finishing_seconds(c, sizes, one.gemm, one.spec), len(c))
     if one.kind == "wgmma":
-        return reduced + wgmma_terms.timed(c, one.read, one.spec, one.count, at).seconds, reduced, None
+        packed = bool(one.packing.packed)
+        return reduced + wgmma_terms.timed(c, one.read, one.spec, one.count, at, packed=packed).seconds, reduced, None
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
     seconds, busiest = kernels_timed(one.kind, c, one.read, one.spec, around, sizes)

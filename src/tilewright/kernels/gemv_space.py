@@ -123,7 +123,7 @@ def registers(config: GemvConfig, gemm: Gemm) -> int:
     k_major = is_k_major(gemm)
     held = config.outputs * config.width
     sums = config.rows * (config.outputs if k_major else held)
-    ring = config.steps * held * gemm.dtype.bytes // 4
+    ring = config.steps * config.outputs * ceil_div(config.width * gemm.dtype.bytes, 4)
     factors = min(config.rows * config.width, _MOST_FACTORS) if k_major else 0
     if gemm.dtype is not F32:
         factors += factors // 2  # values that were unpacked

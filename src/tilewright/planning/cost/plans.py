@@ -80,7 +80,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     read = behind_packing(gemm, kind, packing)
     timed: Any
     if kind == "wgmma":
-        timed = wgmma_terms.timed(c, read, spec, around.count)
+        timed = wgmma_terms.timed(c, read, spec, around.count, packed=bool(packing.packed))
         kernel = timed.seconds
     else:
         kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)

@@ -25,7 +25,7 @@ _SEGMENT_BYTES = 64
 """Neighbouring bytes that the lanes of a warp read of one line of an MN-major matrix, at least: two sectors."""
 
 _BESIDE_REGISTERS, _OF_A_SUM, _BESIDE_STAGING = 24, 1.5, 16
-"""Of a thread, for addresses, counters and guards; of each of its sums; and beside loads of the skinny operand. 1,100
+"""Of a thread, for addresses, counters and guards; of each of its sums; and beside loads of the skinny operand. 1,096
 kernels, compiled for sm_90a without a bound, have 12 registers more or fewer than by this estimate (one standard
 deviation)."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from planned import alignment_of
 from test_dispatch import problem
@@ -160,6 +161,18 @@ def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, sl
     of = timed(c, gemm)
     late, early = wgmma_terms._uneven(c, of.blocks, of.waves).tolist()
     assert late == 0 and (early > 0) is slower
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "alike"),
+    [(replace(SKINNY, cluster_k=4, stages=12), 16, False), (replace(SKINNY, cluster=(1, 2)), 112, True)],
+)
+def test_clusters_along_k_start_evenly_behind_a_launch_that_packs(kernel: WgmmaConfig, n: int, alike: bool) -> None:
+    """n: tiles of 128 columns."""
+    gemm = problem(4, 128 * n, 8192, "bf16", "NT")
+    c = table(kernel)
+    (early,), (packed,) = (wgmma_terms.timed(c, gemm, H200, packed=one).seconds for one in (False, True))
+    assert np.isfinite(early) and packed <= early and bool(packed == early) is alike
 
 
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:

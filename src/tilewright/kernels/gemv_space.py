@@ -69,7 +69,7 @@ def fitting(gemm: Gemm, facts: Facts, split_k: int = 1) -> Iterator[GemvConfig]:
     quads = few_order(gemm) == "k" and whole and facts.few_bytes % (4 * size_bytes) == 0
     few_width = 4 if quads else 1
     loads = _LOADS if width * size_bytes >= 8 else _NARROW_LOADS
-    warps = 4 if k_major and rows > 4 else 8
+    warps = 8 if rows <= (4 if k_major else 8) else 4
     part_k = ceil_div(gemm.k, split_k)
     for outputs, lanes_k, warps_k in _shapes(gemm, rows, width, warps):
         step_k = warps_k * lanes_k * (width if k_major else 1)

@@ -1,10 +1,10 @@
-"""Fits estimated times to sweeps, and writes `src/tilewright/planning/cost/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/cost/{wgmma,wgmma_fp8,simt,mma}_fit.json`.
 
     pip install scipy scikit-learn
     python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--older SWEEP ...] [--remembered ESTIMATED ...] [--trees]
         [--further | --leaves] [--check]
 
-wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
+wgmma_fp8: products of FP8, of which sweeps may hold others beside them.
 
 For wgmma first the constants of `wgmma_terms`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less, and so does a problem that is far from its peer.
@@ -40,7 +40,6 @@ from tilewright.kernels.columns import Columns
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost import wgmma_terms
 from tilewright.planning.cost.correction import FP8_FIT, Fit, Trees, fit_for, fitted
-from tilewright.planning.cost.gemv import few_rows
 from tilewright.planning.cost.launches import Around, Sizes, finishing_seconds, packing_seconds
 from tilewright.planning.cost.plans import (
     features,
@@ -50,7 +49,6 @@ from tilewright.planning.cost.warp_terms import kernels_timed
 from tilewright.planning.cost.wgmma_terms import Constants
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
-from tilewright.planning.ranking import estimate_us
 from tilewright.problem.gemm import Gemm
 from tilewright.winners.plan_config import PlanConfig
 
@@ -64,9 +62,6 @@ FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 
 NOTHING = Fit({})
 """Known before a fit."""
-
-GEMV = "gemv"
-"""The family whose estimates are multiplied by what problems share alone."""
 
 _REMEMBERED_WEIGHS = 0.15
 """An estimate of the fit before, by a time that was measured: in 937 problems of f32 that no fit had seen the choice
@@ -207,7 +202,8 @@ def timed(one: Measured, at: Constants | None) -> tuple[Any, Any, Any]:
     c, sizes = one.columns, one.sizes
     reduced = np.broadcast_to(finishing_seconds(c, sizes, one.gemm, one.spec), len(c))
     if one.kind == "wgmma":
-        return reduced + wgmma_terms.timed(c, one.read, one.spec, one.count, at).seconds, reduced, None
+        packed = bool(one.packing.packed)
+        return reduced + wgmma_terms.timed(c, one.read, one.spec, one.count, at, packed=packed).seconds, reduced, None
     alignment = alignment_of_rows(one.gemm)
     around = Around(one.packing, alignment.a, alignment.b, alignment.c, one.count)
     seconds, busiest = kernels_timed(one.kind, c, one.read, one.spec, around, sizes)
@@ -303,21 +299,6 @@ def trees_of_problems(
     options = _TREES | {"max_iter": count, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
     x = np.array([problem_features(one, count) for one, count in problems])
     return HistGradientBoostingRegressor(**options).fit(x, np.array(y), sample_weight=np.array(weights))
-
-
-def fit_gemv(paths: Iterable[Path]) -> dict[str, Any]:
-    """What the estimates of the family gemv are multiplied by, which has a kernel or two for a problem."""
-    problems, y = list[tuple[Gemm, int]](), list[float]()
-    for row, spec in rows_of(paths):
-        request = request_of(problem_named(row["p"]))
-        gemm, count = request.gemm, count_of(request)
-        for told, _, us in row["plans"]:
-            one = PlanConfig.from_data(told)
-            if one.kernel.kind == "gemv":
-                problems.append((few_rows(gemm), count))
-                y.append(float(np.log(us / estimate_us(one, gemm, spec, request.alignment, request.stack))))
-    print(f"{len(problems)} problems; off by {np.mean(y):+.3f}, {np.std(y):.3f} in the logarithm")
-    return told_trees(trees_of_problems(problems, y, [1.0] * len(y)))
 
 
 def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
@@ -481,7 +462,7 @@ def behind(told: dict[str, Any], trees: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=(*FAMILY, GEMV))
+    parser.add_argument("kind", choices=tuple(FAMILY))
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--older", type=Path, nargs="*", default=[])
     parser.add_argument("--remembered", type=Path, nargs="*", default=[])
@@ -491,12 +472,6 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     file = OUT / f"{asked.kind}_fit.json"
-    if asked.kind == GEMV:
-        file.write_text(json.dumps({"constants": {}, "trees": []}), encoding="utf-8")
-        fitted.cache_clear()
-        shared = fit_gemv(asked.sweeps)
-        write(file, {"constants": {}, "start": 0.0, "trees": [], "shared": shared})
-        return
     if asked.further or asked.leaves:
         (learn_leaves if asked.leaves else go_further)(asked.kind, asked.sweeps, asked.remembered, asked.check)
         return

@@ -147,15 +147,32 @@ SKINNY = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, 
         (replace(SKINNY, persistent=True), 264, False),
         (replace(SKINNY, cluster=(1, 4)), 112, False),
         (replace(SKINNY, cluster=(1, 2)), 112, True),
+        (replace(SKINNY, cluster_k=4), 15, False),  # clusters fill 120 SMs, and these half of them
+        (replace(SKINNY, cluster_k=4), 16, True),
+        (replace(SKINNY, cluster_k=8), 14, True),
+        (replace(SKINNY, cluster_k=8), 15, False),
+        (replace(SKINNY, cluster_k=8, stages=6), 16, True),  # an SM has room for two
     ],
 )
 def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, slower: bool) -> None:
     """Where some SMs are idle, but fewer than the next kernel has blocks. n: tiles of 128 columns."""
     gemm = problem(4, 128 * n, 8192, "bf16", "NT")
     c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
-    waves = timed(c, gemm).waves
-    late, early = wgmma_terms._uneven(c, np.array([n, n]), waves, H200).tolist()
+    of = timed(c, gemm)
+    late, early = wgmma_terms._uneven(c, of.blocks, of.waves).tolist()
     assert late == 0 and (early > 0) is slower
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "alike"),
+    [(replace(SKINNY, cluster_k=4, stages=12), 16, False), (replace(SKINNY, cluster=(1, 2)), 112, True)],
+)
+def test_clusters_along_k_start_evenly_behind_a_launch_that_packs(kernel: WgmmaConfig, n: int, alike: bool) -> None:
+    """n: tiles of 128 columns."""
+    gemm = problem(4, 128 * n, 8192, "bf16", "NT")
+    c = table(kernel)
+    (early,), (packed,) = (wgmma_terms.timed(c, gemm, H200, packed=one).seconds for one in (False, True))
+    assert np.isfinite(early) and packed <= early and bool(packed == early) is alike
 
 
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:

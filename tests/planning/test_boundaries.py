@@ -72,7 +72,7 @@ FIT = Fit(CONSTANTS, made_up_trees(36, 2**-10), made_up_trees(12, 2**-9))
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is fitted is made up, and nothing that was kept of it stays."""
-    for module, name in ((plans, "fit_for"), (ranking, "fit_for"), (plans, "fitted")):
+    for module, name in ((plans, "fit_for"), (ranking, "fit_for")):
         monkeypatch.setattr(module, name, lambda *asked: FIT)
     monkeypatch.setattr(wgmma_terms, "constants", lambda dtype: wgmma_terms.Constants(**CONSTANTS))
     kept = plans.shared_factor, ragged._candidates

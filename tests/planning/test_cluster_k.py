@@ -11,6 +11,7 @@ import pytest
 from tests.planning.simulated import run_plan, simulated_dispatcher
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig, described, from_data, rows_of, to_data
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
@@ -18,8 +19,11 @@ from tilewright.kernels.spaces import space, wgmma_core
 from tilewright.kernels.wgmma import WgmmaConfig, shared_bytes
 from tilewright.planning import ranking
 from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.cost import warp_terms
+from tilewright.planning.cost.launches import Around, Sizes
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.packing import Packing
 from tilewright.planning.plan import Place
 from tilewright.planning.ranking import estimate_us, ranked, whole_space
 from tilewright.planning.sharing import sharing_k
@@ -184,3 +188,20 @@ def test_an_exchange_costs_less_than_a_second_launch_and_more_than_nothing() -> 
     short = replace(LONG, k=64, lda=0, ldb=0)
     one, two = (estimate_us(PlanConfig(replace(SKINNY, cluster_k=n)), short, H200, alignment) for n in (1, 2))
     assert np.isfinite([one, two]).all() and two > one
+
+
+@pytest.mark.parametrize(("columns", "waits"), [(128, True), (32, False)])
+def test_a_cluster_of_eight_finds_no_place_beside_fifteen_others(columns: int, waits: bool) -> None:
+    """Of mma.sync, where an SM has room for two blocks; not where it has room for more."""
+    kernel = MmaConfig((32, columns, 32), (32, 16), stages=4, cluster_k=8)
+    c = Columns.of([kernel], kernel.columns)
+
+    def blocks_of_an_sm(clusters: int) -> float:
+        read = Gemm(24, clusters * columns, 10944, product=TF32, a=Order.COL)
+        seconds, busiest = warp_terms.kernels_timed(
+            "mma", c, read, H200, Around(Packing(), 16, 16, 16, 1), Sizes(read.m, read.n, read.k)
+        )
+        assert np.isfinite(seconds).all()
+        return float(busiest.most[0])
+
+    assert (blocks_of_an_sm(15), blocks_of_an_sm(16)) == (1, 2 if waits else 1)

@@ -13,6 +13,7 @@ from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Kernel, Variant, step_
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.gemv_space import STAGE_UNROLL, blocks_by_registers
 from tilewright.kernels.skinny import few_order, is_k_major, long_of, short_of
 from tilewright.kernels.statements import (
     BLOCK,
@@ -34,9 +35,6 @@ from tilewright.units import ceil_div
 
 _QUAD = 4
 """Floats of the widest access to shared memory."""
-
-STAGE_UNROLL = 8
-"""Loads of the skinny operand that a thread has in flight."""
 
 
 class GemvBody:
@@ -421,5 +419,6 @@ def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE)
             tile,
             split_k=SplitK.PARTIALS if split else SplitK.NONE,
             problems=problems,
+            blocks=blocks_by_registers(c, gemm),
         )
     )

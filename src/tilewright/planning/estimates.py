@@ -13,11 +13,11 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
-from tilewright.planning.cost.gemv import least_plan_seconds
+from tilewright.planning.cost.gemv import gemv_plan_seconds, least_plan_seconds
 from tilewright.planning.cost.plans import most_us_of_pieces
 from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.packing import Shards
-from tilewright.planning.ranking import estimate_us, ranked
+from tilewright.planning.ranking import ranked
 from tilewright.planning.raster import visited
 from tilewright.planning.skinny import skinny_for
 from tilewright.units import ceil_div, round_up
@@ -61,7 +61,8 @@ def _gemv(request: Request, spec: DeviceSpec) -> tuple[float, PlanConfig] | None
     if skinny is None:
         return None
     plan = PlanConfig(GemvConfig(split_k=skinny.config.split_k))
-    return estimate_us(plan, request.gemm, spec, request.alignment, request.stack), plan
+    count = 1 if request.stack is None else request.stack.count
+    return 1e6 * gemv_plan_seconds(skinny.config, request.gemm, spec, count), plan
 
 
 def pieces_us(request: Request, spec: DeviceSpec) -> float:

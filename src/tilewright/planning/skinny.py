@@ -13,10 +13,19 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
 from tilewright.kernels.gemv_body import gemv_kernel
-from tilewright.kernels.gemv_space import Facts, fitting
+from tilewright.kernels.gemv_space import Facts, blocks_that_fit, fitting
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
-from tilewright.planning.cost.gemv import NOMINAL, dram_seconds, gemv_seconds, overlapped, sm_seconds, times_of_memory
+from tilewright.planning.cost.gemv import (
+    LEAST_OF_PARTS_SECONDS,
+    NOMINAL,
+    dram_seconds,
+    gemv_seconds,
+    least_plan_seconds,
+    overlapped,
+    sm_seconds,
+    times_of_memory,
+)
 from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
@@ -32,8 +41,9 @@ _LEAST_LONG, _LEAST_DEPTH = 64, 1024
 _LEAST_PART = 256
 """Products that are worth a part of their own."""
 
-_BLOCKS_PER_SM = (0.5, 1, 2, 3)
-"""Into how many blocks a sum is split, by the number of SMs, where outputs are too few."""
+_WAVES = (1, 2)
+"""Of blocks that a sum is split into, as many as SMs have room for in each: where outputs are too few, and where the
+last wave of their blocks leaves SMs idle. A block an SM is tried as well."""
 
 _STEPS_OF_TIME = 20
 """Times whose logarithms, this many times, round to one number are taken as equal: some 5 %."""
@@ -108,8 +118,12 @@ def skinny_for(
     whole = _shaped(exact, alignment, stack, 1)
     if whole is None or stack is not None:  # problems of a batch fill the GPU together
         return whole
+    whole_seconds = gemv_seconds(whole.config, exact, spec)
+    if whole_seconds - least_plan_seconds(exact, spec) < LEAST_OF_PARTS_SECONDS:
+        return whole
     blocks = ceil_div(many, whole.config.outputs_of_block(k_major=is_k_major(gemm)))
-    splits = {round(share * spec.sm_count / blocks) for share in _BLOCKS_PER_SM}
+    room = blocks_that_fit(whole.config, exact, spec)
+    splits = {spec.sm_count // blocks, *(waves * room * spec.sm_count // blocks for waves in _WAVES)}
     shaped = (_shaped(exact, alignment, stack, split) for split in sorted(splits) if 1 < split <= gemm.k // _LEAST_PART)
     return min((whole, *(one for one in shaped if one)), key=lambda one: gemv_seconds(one.config, exact, spec))
 

@@ -4,65 +4,84 @@ do beside each other."""
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 from tilewright.device.catalog import device
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.gemv_body import STAGE_UNROLL
-from tilewright.kernels.gemv_space import blocks_that_fit
+from tilewright.ir.kernel import WIDEST_BYTES
+from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
+from tilewright.kernels.gemv_space import STAGE_UNROLL, blocks_that_fit
 from tilewright.kernels.skinny import is_k_major
 from tilewright.model.power import Energy, Events, sustained_mhz
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
-from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.cost.correction import FITTED_FOR
+from tilewright.model.time import EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning.cost.launches import MORE_LAUNCHES_SECONDS, reduction_seconds
-from tilewright.planning.cost.plans import shared_factor
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, format_bytes
 
 NOMINAL = device("H200")
 """The device for which the shape of a kernel is chosen, so that it is the same on every one."""
 
-_LATENCY = 2.5
-"""Latency of memory under load, by that of a single access: 64 KiB in flight of an SM ask for all of its bandwidth."""
+# The constants below: 2,210 kernels of 102 drawn products of 0.5 MB to 1.2 GB (H200, record 0094).
 
-_ISSUED_BESIDE = 6.0
-"""Instructions of a lane for each load of the long matrix: the load, its address and guard, zeros."""
+_START_SECONDS = 1.9e-6
+"""From the end of the kernel before, in a graph."""
 
+_READ_SHARE = 0.963
+"""What a kernel that only reads reaches of the nominal bandwidth of DRAM."""
 
-_OVERLAP = 4
-"""How memory and the SMs overlap: the power in which their times are added. Both at once are 1.19 times one."""
+_OVERLAP = 2
+"""How memory and the SMs overlap: the power in which their times are added."""
 
+_LATENCY = 1.53
+"""Of a load under load, by that of a single access to memory."""
 
-_AS_MEASURED = {2: {1: 0.93, 2: 1.0, 4: 1.35, 8: 1.5, 16: 1.5}, 4: {1: 0.92, 2: 0.94, 4: 1.0, 8: 1.4, 16: 1.3}}
-"""Measured over estimated time without the start, by bytes of an element and rows of the kernel: medians of 60 drawn
-layers on the H200. Several rows take more instructions than are counted."""
+_STAGING = 1.43
+"""Times of the latency until a block has the skinny operand of a chunk in shared memory, for each round of loads."""
 
+_ISSUED_BESIDE, _OF_A_PRODUCT, _OF_A_VALUE = 9.9, 0.845, 0.364
+"""What a lane issues for each load of the long matrix (address, guard, zeros), for each product, and to unpack an
+element of 2 bytes."""
 
-_PARTS_SECONDS = 1.0e-6
-"""What split-K takes beside the reduction: 0.6 to 1.5 us in four products of one row (f32, H200)."""
+_ALONE = 6.1
+"""Clocks of an instruction of a warp, while no other warp of its scheduler has one to issue."""
 
-_LINE_BYTES, _SHORT = 128, 1.15
-"""Neighbours that a warp reads of a line of an MN-major matrix, and how much longer memory takes for fewer: 1 x 6400 x
-2304 took 18.2 us by 64 bytes, and 15.6 by 128 (f32, H200)."""
+_WAVEFRONT_CLOCKS = 1.9
+"""Of 128 bytes of shared memory, with what the lanes of a warp then wait for."""
+
+_PARTS_SECONDS, _PART_BYTES_PER_SECOND = 0.5e-6, 1.3e12
+"""What split-K takes beside the reduction, and how fast partial sums are stored."""
+
+LEAST_OF_PARTS_SECONDS = _PARTS_SECONDS + LAUNCH_SECONDS - EARLY_SECONDS
+"""And with the launch of the reduction: what parts must win."""
+
+_LINE_BYTES = {64: 1.26, 128: 1.09, 256: 1.02}
+"""Neighbouring bytes that a warp reads of a line of an MN-major matrix, and times that memory takes of what it takes
+for more."""
+
+_NARROW = 1.02
+"""And where all the warps of a block lie along k."""
 
 
 def gemv_plan_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
-    """Of a plan of `count` problems, as measurements correct it; the host's time for further launches counts."""
-    shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
-    return shared * (gemv_seconds(config, gemm, spec, count) + (config.parts(gemm) > 1) * MORE_LAUNCHES_SECONDS)
+    """Of a plan of `count` problems; the host's time for further launches counts."""
+    return gemv_seconds(config, gemm, spec, count) + (config.parts(gemm) > 1) * MORE_LAUNCHES_SECONDS
 
 
 def least_plan_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
-    """What no plan takes less than: the time of memory, without an SM's. Infinite where no kernel has so many rows."""
-    measured = _AS_MEASURED.get(gemm.dtype.bytes, {})
-    share = next((share for rows, share in measured.items() if min(gemm.m, gemm.n) <= rows), inf)
-    if share == inf:
+    """What no plan takes less than: the time of memory, and of the widest loads on SMs that are all as busy. Infinite
+    where no kernel has so many rows."""
+    few = min(gemm.m, gemm.n)
+    if few > MOST_ROWS or gemm.dtype.bytes not in (2, 4):
         return inf
-    shared = shared_factor("gemv", few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
-    return _LEAST * shared * (LAUNCH_SECONDS + share * dram_seconds(gemm, spec, count))
+    width = WIDEST_BYTES // gemm.dtype.bytes
+    issued = width * (few * _OF_A_PRODUCT + (gemm.dtype is not F32) * _OF_A_VALUE) + _ISSUED_BESIDE
+    loads = count * max(gemm.m, gemm.n) * gemm.k / width / WARP_THREADS
+    alone = _LATENCY * spec.dram_latency_clk * (2 + _STAGING)
+    clocks = max(alone, loads * issued / (spec.schedulers_per_sm * spec.sm_count))
+    busy = clocks / (spec.boost_clock_mhz * 1e6)
+    return _LEAST * (_START_SECONDS + overlapped(dram_seconds(gemm, spec, count), busy))
 
 
 _LEAST = 1 - 1e-6
@@ -70,10 +89,13 @@ _LEAST = 1 - 1e-6
 
 
 def gemv_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
-    """By the terms alone, of the kernel and the reduction of split-K."""
-    total = LAUNCH_SECONDS + read_seconds(config, gemm, spec, count) * _AS_MEASURED[gemm.dtype.bytes][config.rows]
+    """Of the kernel and the reduction of split-K."""
+    total = _START_SECONDS + read_seconds(config, gemm, spec, count)
     parts = config.parts(gemm)
-    return total if parts == 1 else total + float(reduction_seconds(gemm, gemm, spec, parts)) + _PARTS_SECONDS
+    if parts == 1:
+        return total
+    stored = parts * gemm.m * gemm.n * F32.bytes / _PART_BYTES_PER_SECOND
+    return total + float(reduction_seconds(gemm, gemm, spec, parts)) + _PARTS_SECONDS + stored
 
 
 def read_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, count: int = 1) -> float:
@@ -83,56 +105,66 @@ def read_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, cou
 
 
 def times_of_memory(config: GemvConfig, gemm: Gemm) -> float:
-    """Of what memory takes for whole lines, for those that warps of a kernel read."""
+    """Of what memory takes for long pieces of lines, for those that a kernel reads."""
+    if is_k_major(gemm):
+        return 1.0
     neighbours = config.lanes_out * config.width * gemm.dtype.bytes
-    return _SHORT if not is_k_major(gemm) and neighbours < _LINE_BYTES else 1.0
+    narrow = _NARROW if neighbours * config.warps_out <= _NARROW_BYTES else 1.0
+    return narrow * next((times for most, times in _LINE_BYTES.items() if neighbours <= most), 1.0)
 
 
 def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec = NOMINAL, *, count: int = 1) -> float:
-    """How long the busiest SM takes for its share of `count` problems."""
-    clock_hz, k_major = spec.boost_clock_mhz * 1e6, is_k_major(gemm)
-    many = max(gemm.m, gemm.n)
+    """How long the busiest SM takes for its share of `count` problems: in waves of the blocks that it has room for, the
+    last of which may have fewer."""
+    k_major, many = is_k_major(gemm), max(gemm.m, gemm.n)
     outputs = config.outputs_of_block(k_major=k_major)
     part_k = config.part_of_k(gemm)
     blocks = ceil_div(many, outputs) * max(1, ceil_div(gemm.k, part_k)) * count
     part_k = min(part_k, gemm.k)
-    loads = outputs * part_k / config.width  # of lanes, for a block
-    # The skinny operand comes from the L2, where each byte costs less than one of memory.
-    block_bytes = (outputs + config.rows / 4) * part_k * gemm.dtype.bytes
-    room = blocks_that_fit(config, gemm, spec)
-    busiest = ceil_div(blocks, spec.sm_count)
-    together = max(1, min(room, busiest))
-    latency = _LATENCY * spec.dram_latency_clk / clock_hz
-    in_flight = together * min(
-        config.threads * config.steps * config.outputs * config.width * gemm.dtype.bytes, block_bytes
+    loads = outputs * part_k / config.width / WARP_THREADS  # of warps, for a block
+    quads = config.width / config.outputs if k_major else 1.0  # of the skinny operand, for a load and four of its rows
+    issued = (
+        config.width * (config.rows * _OF_A_PRODUCT + (gemm.dtype is not F32) * _OF_A_VALUE)
+        + config.rows / _QUAD * quads
+        + _ISSUED_BESIDE
     )
-    rate = min(in_flight / latency, spec.l2_bytes_per_clk_per_sm * clock_hz)
-    issued = config.width * (config.rows + (gemm.dtype is not F32)) + _ISSUED_BESIDE
-    issue = busiest * loads * issued / WARP_THREADS / (spec.schedulers_per_sm * clock_hz)
-    pieces = config.rows * config.chunk // (config.threads * config.few_width)
-    fetches, chunks = ceil_div(pieces, STAGE_UNROLL), ceil_div(part_k, config.chunk)
-    # What a block waits for, one after the other: the skinny operand of each chunk, C. Other blocks multiply meanwhile.
-    chain = ceil_div(busiest, together) * latency * (1 + fetches * chunks)
-    return 2 * latency + max(busiest * block_bytes / rate, issue, chain)
+    wavefronts = config.rows * quads * config.lanes_k / WARP_THREADS if k_major else ceil_div(config.rows, _QUAD)
+    # The skinny operand comes from the L2, where each byte costs less than one of memory.
+    block_bytes = (outputs + config.rows / _QUAD) * part_k * gemm.dtype.bytes
+    busy = max(
+        loads * issued / spec.schedulers_per_sm,
+        loads * wavefronts * _WAVEFRONT_CLOCKS,
+        block_bytes / spec.l2_bytes_per_clk_per_sm,
+    )
+    # What a block waits for, one after the other: the skinny operand of each chunk, then the loads of each batch.
+    latency = _LATENCY * spec.dram_latency_clk
+    fetches = ceil_div(config.rows * config.chunk // (config.threads * config.few_width), STAGE_UNROLL)
+    batches = ceil(loads / (config.warps * config.steps * config.outputs))
+    each = max(latency, config.steps * config.outputs * issued * _ALONE)
+    alone = latency * (1 + _STAGING * fetches * ceil_div(part_k, config.chunk)) + batches * each
+    room = max(1, blocks_that_fit(config, gemm, spec))
+    waves, rest = divmod(blocks, room * spec.sm_count)
+    last = ceil_div(rest, spec.sm_count)
+    clocks = waves * max(room * busy, alone) + (max(last * busy, alone) if last else 0)
+    return clocks / (spec.boost_clock_mhz * 1e6)
+
+
+_QUAD = 4
+"""Floats of a load from shared memory."""
+
+_NARROW_BYTES = 512
+"""That a warp reads at a time, at most."""
 
 
 def dram_seconds(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> float:
     """What memory takes for `count` problems."""
-    return count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    return count * gemm.compulsory_bytes / (_READ_SHARE * spec.dram_gb_per_s * 1e9)
 
 
 def overlapped(dram: float, busy: float) -> float:
     """Seconds in which memory and the SMs work beside each other."""
     total: float = (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
     return total
-
-
-def few_rows(gemm: Gemm) -> Gemm:
-    """The problem, or its transpose, whose result has no more rows than columns: to GEMV kernels they are the same."""
-    if gemm.m <= gemm.n:
-        return gemm
-    a, b = gemm.b.other, gemm.a.other
-    return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
 
 
 def predict_gemv(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, clock_mhz: float | None = None) -> Prediction:
@@ -145,17 +177,17 @@ def predict_gemv(config: GemvConfig, gemm: Gemm, spec: DeviceSpec, clock_mhz: fl
         return sm_seconds(config, gemm, replace(spec, boost_clock_mhz=round(mhz)))
 
     def seconds_at(mhz: float) -> float:
-        return overlapped(dram, busy_at(mhz)) + LAUNCH_SECONDS
+        return overlapped(dram, busy_at(mhz)) + _START_SECONDS
 
     total, busy = seconds_at(clock), busy_at(clock)
     bounds = (
         Term("busiest SM", busy, "its loads in flight, its instructions, and what its blocks wait for"),
-        Term("DRAM", dram, f"{format_bytes(gemm.compulsory_bytes)} at {DRAM_SHARE:.0%} of {spec.dram_gb_per_s:g} GB/s"),
+        Term("DRAM", dram, f"{format_bytes(gemm.compulsory_bytes)}, {_READ_SHARE:.0%} of {spec.dram_gb_per_s:g} GB/s"),
     )
     binding = max(bounds, key=lambda term: term.seconds)
     exposed = (
-        Term("overlap", total - LAUNCH_SECONDS - binding.seconds, "memory and SMs wait for each other", "exposed"),
-        Term("launch", LAUNCH_SECONDS, "from one kernel to the next", "exposed"),
+        Term("overlap", total - _START_SECONDS - binding.seconds, "memory and SMs wait for each other", "exposed"),
+        Term("launch", _START_SECONDS, "from one kernel to the next", "exposed"),
     )
     loads = gemm.m * gemm.n * gemm.k / min(gemm.m, gemm.n) / config.width
     events = Events(0.0, gemm.m * gemm.n * gemm.k + loads, gemm.compulsory_bytes, gemm.compulsory_bytes)

@@ -19,7 +19,7 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.planning.cost import simt_features, wgmma_features, wgmma_terms
 from tilewright.planning.cost.block_clocks import blocks_per_sm
-from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, fitted, stacked
+from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, stacked
 from tilewright.planning.cost.exchange import parts_of
 from tilewright.planning.cost.launches import (
     MORE_LAUNCHES_SECONDS,
@@ -80,7 +80,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     read = behind_packing(gemm, kind, packing)
     timed: Any
     if kind == "wgmma":
-        timed = wgmma_terms.timed(c, read, spec, around.count)
+        timed = wgmma_terms.timed(c, read, spec, around.count, packed=bool(packing.packed))
         kernel = timed.seconds
     else:
         kernel, timed = kernels_timed(kind, c, read, spec, around, sizes)
@@ -142,7 +142,7 @@ _MMA_BEHIND_PACKING = 1.18
 def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     """What the times of all kernels of a family are multiplied by for a problem, which is asked for several times in a
     choice."""
-    trees = (fitted(kind) if kind == "gemv" else fit_for(kind, read.dtype)).shared
+    trees = fit_for(kind, read.dtype).shared
     if trees is None:
         return 1.0
     return float(np.exp(trees.logarithm(problem_features(read, count))))

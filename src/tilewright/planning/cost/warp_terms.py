@@ -54,6 +54,12 @@ _IN_A_ROW = 1.5e-6
 less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
 
 
+_CROWDED = 2
+"""Blocks of mma.sync that an SM has room for, at most, where a cluster that finds no place beside others costs their
+time: 24 x 2048 x 10944 in 16 clusters of 8 took 35.9 us in the place of 27. With room for three or more, eight kernels
+of 128 and 256 blocks in clusters of 8 took no longer (tf32 and bf16, H200)."""
+
+
 def kernels_timed(
     kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes
 ) -> tuple[Any, Busiest]:
@@ -77,7 +83,9 @@ def kernels_timed(
         out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
-    sms = filled_sms(c, spec) if kind == "simt" else spec.sm_count  # the other fits know none but these
+    sms = filled_sms(c, spec)
+    if kind == "mma":
+        sms = np.where(together <= _CROWDED, sms, spec.sm_count)
     most = np.ceil(blocks / sms)
     clocks, step, ends = sm_clocks(kind, c, read, spec, setting, most, together, stored)
     by_elements = narrow and copies_elements(around)

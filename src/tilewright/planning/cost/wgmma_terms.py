@@ -105,7 +105,8 @@ _UNEVEN, _UNEVEN_MORE = 0.35, 0.9
 """What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
 `_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
 1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075). In f16, tf32 and FP8 alike, 197 pairs; one
-block an SM, where two have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072)."""
+block an SM, where two have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072). Clusters of 4 and 8 along k, of the 120 SMs
+that they fill: 1.24 to 1.49 at 0.47, 1.3 at 0.4, 0.95 to 1.1 at 0.2, 53 pairs (record 0094)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
@@ -300,7 +301,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         runs = (blocks_per_sm("wgmma", c, gemm, spec) > 0) & (reads_orders(gemm) | wgmma.reads(c, gemm))
-        apart = c.cluster_m * c.cluster_n * c.cluster_k < 4
+        apart = c.cluster_m * c.cluster_n < 4
         return {
             **{name: 1.0 * getattr(c, name) for name in multiplied},
             "together": 1.0 * together,
@@ -371,11 +372,11 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     return np.where(c.persistent > 0, at.dependent, alone)
 
 
-def _uneven(c: Any, blocks: Column, waves: Column, spec: DeviceSpec) -> Column:
+def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
     """The share that dependent launch adds to memory's time. Blocks that start where others leave SMs idle, and the
     rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
-    come in more than `uneven_waves`, or in clusters of four, each of which needs as many free SMs of a GPC."""
-    an_sm = blocks / (spec.sm_count * waves)
+    come in more than `uneven_waves`, or in clusters of four tiles, each of which needs as many free SMs of a GPC."""
+    an_sm = blocks * c.together / (c.room * waves)
     share = an_sm / np.ceil(an_sm)  # where an SM has room for more than it gets, blocks are spread out all the same
     idle = np.where((waves <= c.uneven_waves) & (share > 0.5), 1 - share, 0.0)
     return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
@@ -410,8 +411,11 @@ def _function_clocks(c: Columns, gemm: Gemm, body: Any) -> Any:
     return np.where(c.ping_pong > 0, np.maximum(0.0, function - body) + lost, function)
 
 
-def timed(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, at: Constants | None = None) -> Timed:
-    """Of each configuration, for `count` problems. gemm: behind the packing. at: by default what is shipped."""
+def timed(
+    c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, at: Constants | None = None, *, packed: bool = False
+) -> Timed:
+    """Of each configuration, for `count` problems. gemm: behind the packing, if it is packed. at: by default what is
+    shipped."""
     c = with_clocks(c, gemm, spec, at)
     at = at or constants(gemm.dtype)
     rows, columns = np.ceil(gemm.m / c.m), np.ceil(gemm.n / c.n)
@@ -452,7 +456,9 @@ def timed(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, at: Constant
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
-    memory = memory * (1 + _uneven(c, blocks, waves, spec))
+    uneven = _uneven(c, blocks, waves)
+    # Behind a launch that packs, clusters along k took 0.80 to 1.01 of the time (seven pairs, 64 to 192 blocks).
+    memory = memory * (1 + (np.where(c.cluster_k < 4, uneven, 0.0) if packed else uneven))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)

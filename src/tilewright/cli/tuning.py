@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ from typing import Any
 from tilewright.cli import output
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, gpu_count, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.claims import LEASE_S
-from tilewright.tuner.compiling import Compilers
+from tilewright.tuner.compiling import Builds, Compilers
 from tilewright.tuner.first import Asked, First
 from tilewright.tuner.fleet import Fleet, Listed, Tune, listed, problem
 from tilewright.tuner.measure import GpuMeasurer
@@ -48,7 +49,7 @@ _ONE_OF_MANY = "TILEWRIGHT_TUNE_GPU"
 """Set in processes that this command has started, one for each GPU."""
 
 _WHILE_FIRST = 8
-"""Processes that compile while the first candidate is compiled and measured: more would slow that down."""
+"""Processes that compile while the first candidate is measured: more would slow that down."""
 
 _LEASES = 4
 """Budgets of a problem, after which one that another machine took is taken again."""
@@ -221,10 +222,8 @@ class _Job:
             like = _like(self.gemm, today, self.words)
             builds = begun(measurer, self.spec, self.compilers, like=like, first=self.first)
             ranking = self._ranking(like)
-            if self.words.family is None and like is None:
-                builds.begin(self.first.others)
-            self.compilers.processes.start(_WHILE_FIRST)
             sources_version()  # 200 files, read while a first kernel is compiled: beside imports that takes a second
+            self._compile_others(builds, like)
             early = measured_early(builds, measurer, today) if self.words.family is None else ()
             self.compilers.processes.start(self.compilers.processes.workers)
             import_ahead()  # behind that: an import takes the interpreter from each of a measurement's calls
@@ -251,6 +250,16 @@ class _Job:
             return space, outcome
         finally:
             measurer.close()
+
+    def _compile_others(self, builds: Builds, like: ReductionOrder | None) -> None:
+        """Behind the first candidate, whose compilation nothing may slow down."""
+        first = self.first
+        if first.built is not None:
+            wait([first.built])
+        if first.others is not None and self.words.family is None and like is None:
+            with suppress(BrokenProcessPool, TilewrightError):
+                builds.begin(first.others.result())
+        self.compilers.processes.start(_WHILE_FIRST)
 
     def _ranking(self, like: ReductionOrder | None) -> Future[tuple[Candidate, ...]]:
         family, today = self.words.family, self.first.plan

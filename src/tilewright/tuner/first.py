@@ -21,12 +21,12 @@ Asked = tuple[int, int, int, str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """A plan, and the same compiled (`compiling.Prepared`) where that has been begun. others: the next ones by their
-    estimates."""
+    """A plan, and the same compiled (`compiling.Prepared`) where that has been begun. others: the first plans by their
+    estimates, for which nothing before the first measurement waits."""
 
     plan: PlanConfig
     built: Future[Any] | None = None
-    others: tuple[PlanConfig, ...] = ()
+    others: Future[list[PlanConfig]] | None = None
 
 
 _OTHERS = 12
@@ -42,19 +42,25 @@ def begun(processes: Processes, asked: Asked) -> First:
 
     gpu = GpuFacts(0)
     spec = probe(gpu)
-    plan, others = processes.call(_chosen, asked, spec).result()
-    return First(plan, processes.call(_built, asked, spec, gpu.arch, plan), others)
+    plan = processes.call(_chosen, asked, spec).result()
+    built = processes.call(_built, asked, spec, gpu.arch, plan)
+    return First(plan, built, processes.call(_likely, asked, spec))
 
 
-def _chosen(asked: Asked, spec: DeviceSpec) -> tuple[PlanConfig, tuple[PlanConfig, ...]]:  # in one of the processes
+def _chosen(asked: Asked, spec: DeviceSpec) -> PlanConfig:  # in one of the processes
     from tilewright.planning.on_paper import version_of
     from tilewright.tuner.fleet import problem
-    from tilewright.tuner.space import likely_plans, todays_plan
+    from tilewright.tuner.space import todays_plan
     from tilewright.winners.lookup import Lookup
 
-    gemm = problem(*asked)
-    plan = todays_plan(gemm, spec, Lookup(version_of))
-    return plan, tuple(one for one in likely_plans(gemm, spec, _OTHERS) if one != plan)
+    return todays_plan(problem(*asked), spec, Lookup(version_of))
+
+
+def _likely(asked: Asked, spec: DeviceSpec) -> list[PlanConfig]:
+    from tilewright.tuner.fleet import problem
+    from tilewright.tuner.space import likely_plans
+
+    return likely_plans(problem(*asked), spec, _OTHERS)
 
 
 def _built(asked: Asked, spec: DeviceSpec, arch: str, plan: PlanConfig) -> Any:

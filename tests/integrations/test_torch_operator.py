@@ -212,3 +212,10 @@ def test_conjugates_and_negatives_are_refused() -> None:
     assert x.is_neg()
     with pytest.raises(ProblemError, match="negative of what lies in memory"):
         matmul(x, torch.randn(5, 6))
+
+
+def test_tensors_without_memory_are_told_where_to_go() -> None:
+    a = torch.ones(4, 4, device="meta")
+    with pytest.raises(ProblemError, match="lies on meta") as refused:
+        matmul(a, a)
+    assert 'tensor.to("cuda")' in str(refused.value)

@@ -50,7 +50,10 @@ class TorchArrays(Signed):
                 "The tensor stands for the negative of what lies in memory.", hint="pass tensor.resolve_neg()."
             )
         if array.device.type not in ("cuda", "cpu"):
-            raise ProblemError(f"The tensor lies on {array.device}, and kernels run on CUDA devices.")
+            raise ProblemError(
+                f"The tensor lies on {array.device}, and kernels run on CUDA devices.",
+                hint='move it: tensor.to("cuda").',
+            )
         device = array.get_device() if array.is_cuda else None
         return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, device)
 

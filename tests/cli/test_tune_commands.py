@@ -6,6 +6,8 @@ import re
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,6 +67,26 @@ def faked(monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> None:
     monkeypatch.setattr("tilewright.cli.tune.first.begun", lambda *asked: First(TODAY))
     monkeypatch.setattr("tilewright.cli.tuning._Job._ranking", lambda job, like: ready(five(job.gemm, job.spec).ranked))
     monkeypatch.setattr("tilewright.cli.tuning._Job._peers", lambda job: {"cuBLAS": 100.0})
+
+
+def test_the_next_plans_wait_for_the_first_one() -> None:
+    built: Future[Any] = Future()
+    others: Future[Any] = Future()
+    told: list[Any] = []
+    job: Any = SimpleNamespace(
+        first=First(TODAY, built, others),
+        words=SimpleNamespace(family=None),
+        compilers=SimpleNamespace(processes=SimpleNamespace(start=lambda count: told.append("processes"))),
+    )
+    builds = SimpleNamespace(begin=told.append)
+    thread = Thread(target=tuning._Job._compile_others, args=(job, builds, None))
+    thread.start()
+    others.set_result([FASTEST])
+    thread.join(0.1)
+    assert thread.is_alive() and told == []
+    built.set_result(None)
+    thread.join(10)
+    assert told == [[FASTEST], "processes"]
 
 
 def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:

@@ -16,7 +16,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.first import begun
 from tilewright.tuner.processes import Processes
-from tilewright.tuner.space import todays_plan
+from tilewright.tuner.space import likely_plans, todays_plan
 from tilewright.winners.lookup import Lookup
 
 H200 = device("H200")
@@ -39,7 +39,10 @@ def test_what_matmul_runs_today_is_built_by_another_process() -> None:
         assert first.plan == todays_plan(gemm, H200, Lookup(version_of))
         assert first.built is not None
         prepared = first.built.result(120)
+        assert first.others is not None
+        others = first.others.result(120)
     assert prepared.candidate == first.plan and prepared.registers > 0
+    assert others == likely_plans(gemm, H200, 12) and len(set(others)) == 12
 
 
 def test_what_is_no_problem_is_refused() -> None:

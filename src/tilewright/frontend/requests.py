@@ -150,10 +150,8 @@ def _check_out(out: View, product: Product, dtype: DType, a: View) -> None:
     if out.shape != product.shape:
         raise ShapeError(f"`out` has shape {out.shape}, and the result {product.shape}.")
     if out.dtype is not dtype:
-        wider = (
-            f"pass out_dtype='{out.dtype}', or an out of {dtype}." if out.dtype is F32 else f"pass an out of {dtype}."
-        )
-        raise DTypeError(f"`out` holds {out.dtype}, and the result is {dtype}.", hint=wider)
+        other = f"pass out_dtype='{out.dtype}', or " if out.dtype is F32 else "pass "
+        raise DTypeError(f"`out` holds {out.dtype}, and the result is {dtype}.", hint=f"{other}an out of {dtype}.")
 
 
 def requests_of(views: Views, product: Product, dtype: DType, options: Options) -> tuple[Piece, ...]:

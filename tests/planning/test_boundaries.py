@@ -86,9 +86,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def told_of(found: Ranking) -> Iterator[str]:
     for table in found._tables:
         us = 1e6 * table.seconds[np.isfinite(table.seconds)]
-        rows = slice(table.start, table.start + len(table.seconds))
         columns = {name: np.broadcast_to(getattr(table.columns, name), len(table.columns)) for name in known(table)}
-        means = crc32(" ".join(f"{name} {mean(column[rows])}" for name, column in columns.items()).encode())
+        means = crc32(" ".join(f"{name} {mean(column)}" for name, column in columns.items()).encode())
         packing = "".join(sorted(table.packing.packed)) + "".join(sorted(table.packing.transposed)).lower()
         padded = "+" * table.packing.tile_multiples
         yield f"  {table.kind} {packing}{padded} {len(us)}/{len(table.seconds)} {geometric_mean(us)} {means:08x}"

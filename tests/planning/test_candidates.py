@@ -77,9 +77,8 @@ def told_of(ranking: Ranking) -> Iterator[str]:
     """A line for each table of candidates that was priced."""
     for table in ranking._tables:
         us = 1e6 * table.seconds[np.isfinite(table.seconds)]
-        rows = slice(table.start, table.start + len(table.seconds))
         columns = {name: np.broadcast_to(getattr(table.columns, name), len(table.columns)) for name in known(table)}
-        means = ", ".join(f"{name} {mean(column[rows])}" for name, column in columns.items())
+        means = ", ".join(f"{name} {mean(column)}" for name, column in columns.items())
         packing = f"packed {sorted(table.packing.packed)}, transposed {sorted(table.packing.transposed)}"
         padded = ", padded" * table.packing.tile_multiples
         yield f"  {table.kind}, {packing}{padded}: {len(us)} of {len(table.seconds)}, {geometric_mean(us)} us"

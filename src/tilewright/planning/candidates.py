@@ -375,8 +375,12 @@ def leaves_first(c: Any, gemm: Gemm, count: int = 1, readers: int = _READERS) ->
     whole = tma_stores(gemm) and rows_begin_at(gemm, "C") == LINE_BYTES
     large = whole and count * gemm.m * gemm.n * gemm.out.bytes > _KEPT_C_BYTES
     lines = (np.asarray(c.subtile) > 0) & (c.subtile * gemm.out.bytes % LINE_BYTES == 0)
-    read = np.where(b_once, "" if is_large else "B", np.where(a_once, "A", ""))
-    return np.char.add(read, np.where(large & lines, "C", ""))
+    read = np.where(b_once, 0 if is_large else 1, np.where(a_once, 2, 0))
+    return _LEAVING.take(read + 3 * (large & lines))
+
+
+_LEAVING: Any = np.array(("", "B", "A", "C", "BC", "AC"))
+"""One of A and B, or neither; then the same with C."""
 
 
 def _leaves_first(gemm: Gemm, count: int) -> Deferred:
@@ -384,9 +388,9 @@ def _leaves_first(gemm: Gemm, count: int) -> Deferred:
     return Deferred(lambda c: leaves_first(c, gemm, count))
 
 
-def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
+def other_options(c: Columns, gemm: Gemm, count: int) -> Columns:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
-    a longer ring, or more of it; of which row each of these is."""
+    a longer ring, or more of it."""
     assert c.table is not None and c.rows is not None
     worth, staged = c.table.known(
         ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
@@ -399,7 +403,8 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> tuple[Columns, Any]:
     row, option = row[kept], option[kept]
     given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
     given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}
-    return staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count)), row
+    found: Columns = staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count))
+    return found
 
 
 def _staged(c: Columns, gemm: Gemm) -> tuple[Any, Columns]:

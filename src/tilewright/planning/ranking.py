@@ -7,8 +7,8 @@ are asked for. A choice takes about a millisecond.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, reduce
-from itertools import accumulate, chain, pairwise
+from functools import cached_property, partial, reduce
+from itertools import accumulate, chain
 from math import inf
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -40,7 +40,7 @@ from tilewright.planning.cost.correction import FITTED_FOR, fit_for
 from tilewright.planning.cost.gemv import gemv_plan_seconds
 from tilewright.planning.cost.groups import several_seconds
 from tilewright.planning.cost.launches import Around, moving, packing_seconds
-from tilewright.planning.cost.plans import plan_seconds
+from tilewright.planning.cost.plans import least_of, plan_seconds
 from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
@@ -74,12 +74,11 @@ _SKINNY, _SMALL_TRANSPOSED = 128, 4
 """Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
 wgmma, and times of small problems."""
 
-_FINALISTS = 12
-"""Kernels whose options are all priced."""
+_FINALISTS = 64
+"""Kernels of wgmma whose options are all priced."""
 
 _NEAR = 1.1
-"""Times of the least estimate, up to which the best kernels of a table are priced with their options; and of the time
-of memory, up to which no other family is faster."""
+"""Times of the time of memory, up to which no other family is faster."""
 
 _FEW, _MANY = 4, 64
 """Entries of a ranking that are made one by one, and how many at once after them."""
@@ -89,18 +88,12 @@ _CORRECTED = 4000
 
 
 class Priced(NamedTuple):
-    """Candidates of one family behind one packing, with the seconds of each. start: where they begin in `columns`."""
+    """Candidates of one family behind one packing, with the seconds of each."""
 
     kind: str
     columns: Columns
     packing: Packing
     seconds: Any
-    start: int = 0
-
-    @property
-    def split_k(self) -> Any:
-        """Of each candidate."""
-        return self.columns.split_k[self.start : self.start + len(self.seconds)]
 
 
 class Ranking(Sequence[tuple[float, PlanConfig]]):
@@ -173,7 +166,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
             told = self._tables[number]
-            inside = told.start + rows - self._starts[number]
+            inside = rows - self._starts[number]
             if len(inside) == 1:
                 kernels = [row_of(told.kind, told.columns, int(inside[0]))]
             else:
@@ -202,12 +195,12 @@ def ranked(
     stack: Stack | None = None,
     promote_every: int = 0,
     cluster_k: tuple[int, ...] | None = None,
-    corrected: int = 0,
+    corrected: int | None = None,
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
     promote_every: of kernels that promote their accumulators; 0 for others. cluster_k: sizes of clusters that share the
     sum over k; None: `CLUSTERS_ALONG_K` where estimates know them. corrected: plans whose estimates measurements
-    correct."""
+    correct; None: as many as a choice needs."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
@@ -241,20 +234,20 @@ def ranked(
         if not sources:
             continue
         joint = reduce(Columns.beside, sources)
-        ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
         if spec.compute_capability == FITTED_FOR or kind == "wgmma":
+            ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
             within = inf if keep_order else _best_alone(tables)
             kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count, within)
             if not len(kept):
                 continue
-            joint, ends = joint[kept], kept.searchsorted(ends).tolist()
+            joint = joint[kept]
         if kind == "wgmma":
             joint = with_options(joint, gemm, spec, count)
         elif kind == "simt" and spec.compute_capability == FITTED_FOR:
             joint = with_simt_options(joint, gemm, spec, count)
-        behind = _behind_each(kind, joint, ends, ways, gemm)
-        tables += _priced_together(kind, behind, gemm, spec, alignment, count, corrected)
-    tables += _priced_together("wgmma", _options_of_best(tables, gemm, count), gemm, spec, alignment, count)
+        behind = _behind_each(kind, joint, ways, gemm)
+        price = _with_every_option if kind == "wgmma" else partial(_priced, kind)
+        tables += price(behind, gemm, spec, alignment, count, corrected=corrected)
     return Ranking(tables)
 
 
@@ -272,7 +265,7 @@ or less, FMA kernels behind it were the fastest in 62 of 126 problems, by up to 
 
 def _best_alone(tables: Sequence[Priced]) -> float:
     """Seconds of the best plan of one launch, which every call can take."""
-    alone = (np.where(one.split_k == 1, one.seconds, inf) for one in tables if not one.packing.packed)
+    alone = (np.where(one.columns.split_k == 1, one.seconds, inf) for one in tables if not one.packing.packed)
     return min((float(seconds.min(initial=inf)) for seconds in alone), default=inf)
 
 
@@ -295,11 +288,6 @@ def _may_be_worth_warps(tables: Sequence[Priced], gemm: Gemm, spec: DeviceSpec, 
     return spec.compute_capability == FITTED_FOR and is_small
 
 
-def _best(seconds: Any, count: int) -> Any:
-    """Places of the least."""
-    return seconds.argpartition(count)[:count] if len(seconds) > count else np.arange(len(seconds))
-
-
 def _priced(
     kind: str,
     found: Sequence[tuple[Columns, Packing]],
@@ -308,7 +296,7 @@ def _priced(
     alignment: Alignment,
     count: int = 1,
     *,
-    corrected: int = 0,
+    corrected: int | None = None,
 ) -> list[Priced]:
     """Tables of one family, each behind a packing, with the seconds of each plan."""
     told = [(rows, Around(way, alignment.a, alignment.b, alignment.c, count)) for rows, way in found if len(rows)]
@@ -316,15 +304,11 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
-def _behind_each(
-    kind: str, c: Columns, ends: list[int], ways: Sequence[Packing], gemm: Gemm
-) -> list[tuple[Columns, list[int], Packing]]:
-    """Tables of one family, one behind the other, behind each packing: the kernels that read the operands as they lie
-    then. ends: of the rows of each table."""
+def _behind_each(kind: str, c: Columns, ways: Sequence[Packing], gemm: Gemm) -> list[tuple[Columns, Packing]]:
+    """Kernels of one family behind each packing: those that read the operands as they lie then."""
     if len(ways) == 1 or kind != "wgmma" or reads_orders(gemm):
-        return [(c, ends, way) for way in ways]
-    rows = [_that_read(c, way, gemm) for way in ways]
-    return [(c[of], of.searchsorted(ends).tolist(), way) for of, way in zip(rows, ways, strict=True) if len(of)]
+        return [(c, way) for way in ways]
+    return [(c[_that_read(c, way, gemm)], way) for way in ways]
 
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
@@ -333,39 +317,28 @@ def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     return np.flatnonzero(c.fact(("reads", read.a, read.b), lambda kept: wgmma.reads(kept, read)))
 
 
-def _options_of_best(priced: Sequence[Priced], gemm: Gemm, count: int) -> list[tuple[Columns, list[int], Packing]]:
-    """The best kernels of each table of wgmma that has one not far from the best of all families, with every option.
-    count: of such problems."""
-    least = [one.seconds.min(initial=inf) for one in priced]
-    near: dict[Packing, list[Priced]] = {}
-    for one, of in zip(priced, least, strict=True):
-        if one.kind == "wgmma" and of <= _NEAR * min(least):
-            near.setdefault(one.packing, []).append(one)
-    found = []
-    for way, mine in near.items():
-        best = [one.start + _best(one.seconds, _FINALISTS) for one in mine]
-        others, row = other_options(mine[0].columns[np.concatenate(best)], gemm, count)
-        found.append((others, row.searchsorted(list(accumulate(map(len, best)))).tolist(), way))
-    return found
-
-
-def _priced_together(
-    kind: str,
-    found: Sequence[tuple[Columns, list[int], Packing]],
+def _with_every_option(
+    found: Sequence[tuple[Columns, Packing]],
     gemm: Gemm,
     spec: DeviceSpec,
     alignment: Alignment,
     count: int,
-    corrected: int = 0,
+    *,
+    corrected: int | None,
 ) -> list[Priced]:
-    """Tables of one family, one behind the other, each behind a packing, in a few operations on arrays; with the ends
-    of the rows of each."""
-    priced = _priced(kind, [(c, way) for c, _, way in found], gemm, spec, alignment, count, corrected=corrected)
-    return [
-        Priced(kind, one.columns, one.packing, one.seconds[start:end], start)
-        for one, (_, ends, _) in zip(priced, found, strict=True)
-        for start, end in pairwise((0, *ends))
+    """Kernels of wgmma behind packings: the best by the terms with every option, then all as they are, behind these."""
+    plain = _priced("wgmma", found, gemm, spec, alignment, count, corrected=corrected or 0)
+    best = least_of([one.seconds for one in plain], _FINALISTS) if plain else []
+    options = [
+        (other_options(one.columns[rows], gemm, count), one.packing)
+        for one, rows in zip(plain, best, strict=True)
+        if len(rows)
     ]
+    priced = _priced("wgmma", options, gemm, spec, alignment, count, corrected=corrected)
+    if corrected is None:
+        slowest = max((of.seconds.max(initial=0.0, where=np.isfinite(of.seconds)) for of in priced), default=0.0)
+        plain = [one._replace(seconds=np.maximum(one.seconds, slowest)) for one in plain]
+    return [*priced, *plain]
 
 
 def whole_space(
@@ -439,7 +412,7 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     """The wgmma kernels that can run where operands lie so, with registers for the epilogue; those that hold pairs, or
     columns that are folded, and that find the scales of blocks of C."""
     if function_registers(gemm) or {"m", "n"} <= {*gemm.epilogue.scale}:
-        key = "registers", function_registers(gemm), gemm.epilogue.scale, *class_of(gemm)
+        key = "registers", function_registers(gemm), gemm.epilogue.scale, class_of(gemm)
         told = c.with_facts(key, lambda kept: {"has_registers": wgmma.has_registers(kept, gemm)})
         c = c[told.has_registers > 0]
     if gemm.epilogue.scales is not None:

@@ -219,6 +219,10 @@ class Gemm:
     block_scales: BlockScales | None = None
     b_dtype: DType | None = None
 
+    def __hash__(self) -> int:
+        """Of its sizes: a problem is looked up again and again, among few of the same sizes."""
+        return hash((self.m, self.n, self.k, self.lda, self.ldb, self.ldc))
+
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             size = integer_of(getattr(self, name))

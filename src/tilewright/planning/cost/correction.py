@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import FP8_FORMATS, DType
+from tilewright.kernels.columns import Columns
 
 FITTED_FOR = (9, 0)
 """The compute capability on which the plans were measured."""
@@ -35,7 +36,7 @@ class Trees:
 
     masks: a row for each feature and number of its thresholds that a value exceeds, (rows, trees): which leaves, as
     bits, the comparisons of this feature leave to a tree. first: the row of each feature that exceeds none. values: of
-    each leaf of each tree, from left to right; leaves: 127 less than where those of each tree begin. The leaf that a
+    each leaf of each tree, from left to right; leaves: 1023 less than where those of each tree begin. The leaf that a
     plan reaches is the first that no feature takes away.
     """
 
@@ -68,7 +69,7 @@ class Trees:
             tables.append(np.bitwise_and.accumulate(rows, axis=0))
         first = np.cumsum([0, *(len(table) for table in tables[:-1])])
         listed = tuple(steps.tolist() for steps in thresholds)
-        leaves = np.arange(-127, values.size - 127, _LEAVES, dtype=np.int32)
+        leaves = np.arange(-1023, values.size - 1023, _LEAVES)
         return cls(told["start"], tuple(thresholds), listed, first, np.concatenate(tables), values, leaves)
 
     def ranks(self, features: Sequence[Any], plans: int, at: int = 0) -> Any:
@@ -90,21 +91,41 @@ class Trees:
         left = np.bitwise_and.reduce(self.masks.take(self.first + ranks, axis=0), axis=0)
         return float(self._sums(left[None])[0])
 
-    def logarithms(self, ranks: Any) -> Any:
-        """Of measured over estimated time, by the ranks of all features."""
+    def logarithms(self, ranks: Any, left: Any = None) -> Any:
+        """Of measured over estimated time, by the ranks of all features. left: what those before leave, as `left`."""
+        own = self.left(ranks)
+        return self._sums(own if left is None else np.bitwise_and(left, own, out=own))
+
+    def left(self, ranks: Any) -> Any:
+        """The leaves that some features leave to each plan, by their ranks, as `masks`, (plans, trees)."""
         alike = (ranks == ranks[:, :1]).all(axis=1)  # what all plans share, such as sizes, is asked once
         shared = np.bitwise_and.reduce(self.masks.take(ranks[alike, 0], axis=0), axis=0)
         left = np.repeat(shared[None], ranks.shape[1], axis=0)
         for rows in ranks[~alike]:
             left &= self.masks.take(rows, axis=0)
-        return self._sums(left)
+        return left
+
+    def left_by_class(
+        self, c: Columns, key: tuple[Hashable, ...], features: Callable[[Columns], Sequence[Any]]
+    ) -> tuple[Any, int]:
+        """What the first features, which no size changes, leave to kernels, as `left`; and how many these are.
+        key: what they depend on beside the kernels."""
+        if c.table is None or c.rows is None:
+            told = features(c)
+            return self.left(self.ranks(told, len(c))), len(told)
+        ranks = c.table.known((self, *key), lambda kept: self.ranks(features(kept), len(kept)))
+        kernels = {*c.rows.tolist()}
+        if 2 * len(kernels) > len(c):
+            return self.left(ranks.take(c.rows, axis=1)), len(ranks)
+        rows = np.array(sorted(kernels))  # plans of one kernel share them
+        return self.left(ranks.take(rows, axis=1)).take(rows.searchsorted(c.rows), axis=0), len(ranks)
 
     def _sums(self, left: Any) -> Any:
         """Of the leaves that plans reach. left: those that no feature takes away, as `masks`, (plans, trees)."""
-        leaf = (left & -left).astype(np.float32).view(np.int32) >> 23  # the exponent of the lowest bit, and 127
+        leaf = (left & -left).astype(np.float64).view(np.int64) >> 52  # the exponent of the lowest bit, and 1023
         leaf += self.leaves
-        # One tree after another, whatever the number of plans: the sum of a plan does not depend on the others.
-        return self.start + self.values.take(leaf.T).sum(axis=0)
+        # Along the trees of each plan: the sum of one does not depend on the others.
+        return self.start + self.values.take(leaf).sum(axis=1)
 
 
 def _nodes_of(tree: dict[str, Any]) -> tuple[Any, Any, Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.kernels.columns import Column, has_column
+from tilewright.kernels.columns import Column, Columns, has_column
 from tilewright.kernels.tile_sizes import exchanged_bytes
 from tilewright.units import ceil_div
 
@@ -42,7 +42,16 @@ def filled_sms(c: Any, spec: DeviceSpec) -> Column:
 
 def streams_k(c: Any) -> Any:
     """Which kernels share out the k of all tiles in equal parts; False for families without such kernels."""
-    return c.stream_k > 0 if has_column(c, "stream_k") else False
+    if not has_column(c, "stream_k"):
+        return False
+    kept = c.table if type(c) is Columns and "stream_k" not in c.given else None
+    if kept is not None and not kept.known("any streams", _any_streams):
+        return False
+    return c.stream_k > 0
+
+
+def _any_streams(kept: Columns) -> bool:
+    return bool((kept.stream_k > 0).any())
 
 
 def shared_out(c: Any, tiles: Column, k_tiles: Column, slots: Column, count: int = 1) -> tuple[Column, Column]:

@@ -103,7 +103,7 @@ def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Pa
 def finishing_seconds(c: Any, sizes: Any, gemm: Gemm, spec: DeviceSpec) -> Column:
     """Of the launch that adds up the parts of split-K, or of the one that clears the flags of stream-K."""
     split = c.split_k > 1
-    found = np.where(split, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    found = np.where(split, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0) if split.any() else np.zeros(len(c))
     streamed = streams_k(c)
     return found if streamed is False else found + streamed * launch_seconds(spec)
 

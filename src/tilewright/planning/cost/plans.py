@@ -36,7 +36,7 @@ from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
-CORRECTED: Mapping[str, int] = {"wgmma": 64, "mma": 64, "simt": 128}
+CORRECTED: Mapping[str, int] = {"wgmma": 128, "mma": 64, "simt": 128}
 """Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
 tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
@@ -61,17 +61,23 @@ class Estimate(NamedTuple):
 
 
 def plan_seconds(
-    kind: str, tables: Sequence[tuple[Columns, Around]], gemm: Gemm, spec: DeviceSpec, *, corrected: int = 0
+    kind: str,
+    tables: Sequence[tuple[Columns, Around]],
+    gemm: Gemm,
+    spec: DeviceSpec,
+    *,
+    corrected: int | None = None,
 ) -> list[Any]:
     """Of each plan of each table of a family: packing, the kernel, and what takes C from a workspace. Infinite where a
     block does not fit on an SM, or cannot read operands as they lie behind the packing. The host's time for further
     launches counts. corrected: so many of the best of all get what measurements add to the estimate, where there are
-    some of the family, 0 for `CORRECTED`; the others follow behind them."""
+    some of the family, by default `CORRECTED`; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
     fit = fit_for(kind, gemm.dtype) if spec.compute_capability == FITTED_FOR and gemm.pieces is None else Fit({})
-    if fit.trees is None or not found:
+    most = CORRECTED[kind] if corrected is None else corrected
+    if fit.trees is None or not found or not most:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, fit, tables[0][1].count, corrected or CORRECTED[kind])
+    return _as_measured(kind, found, spec, fit, tables[0][1].count, most)
 
 
 def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
@@ -99,11 +105,12 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
     assert fit.trees is not None
     terms = [one.kernel + one.reduced for one in found]
-    chosen = _best([one.packing + of for one, of in zip(found, terms, strict=True)], most)
+    chosen = least_of([one.packing + of for one, of in zip(found, terms, strict=True)], most)
     if not any(map(len, chosen)):
         return [one.total for one in found]
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    factor = np.exp(fit.trees.logarithms(_ranks_of(kind, fit.trees, found, chosen, kernels, spec, count)))
+    left, ranks = _asked(kind, fit.trees, found, chosen, kernels, spec, count)
+    factor = np.exp(fit.trees.logarithms(ranks, left))
     totals, end = [], 0
     for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
         shared = shared_factor(kind, one.read, count)
@@ -121,7 +128,7 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     return totals
 
 
-def _best(seconds: Sequence[Any], most: int) -> list[Any]:
+def least_of(seconds: Sequence[Any], most: int) -> list[Any]:
     """Places of the least of several tables together, as far as they are finite."""
     together = seconds[0] if len(seconds) == 1 else np.concatenate(seconds)
     best = together.argpartition(most)[:most] if len(together) > most else np.arange(len(together))
@@ -155,7 +162,7 @@ def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
     return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
 
 
-def _ranks_of(
+def _asked(
     kind: str,
     trees: Trees,
     found: Sequence[Estimate],
@@ -163,9 +170,9 @@ def _ranks_of(
     seconds: Sequence[Any],
     spec: DeviceSpec,
     count: int,
-) -> Any:
-    """What the trees know of the chosen rows of each table, one behind the other. Where tables have the same rows
-    behind several packings, all are asked at once."""
+) -> tuple[Any, Any]:
+    """What the trees know of the chosen rows of each table, one behind the other, as `wgmma_features.asked`. Where
+    tables have the same rows behind several packings, all are asked at once."""
     if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
         lengths = [len(rows) for rows in chosen]
         lie = [_how_operands_lie(one.read) for one in found]
@@ -179,21 +186,23 @@ def _ranks_of(
         busiest = Busiest.joined([one.timed.at(rows) for one, rows in zip(found, chosen, strict=True)])
         finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
         each = busiest, np.concatenate(seconds), finishing
-        return _tiled_ranks(kind, trees, c, read, lies, spec, (m, n, k), each, count)
+        return _tiled_asked(kind, trees, c, read, lies, spec, (m, n, k), each, count)
     told = []
     for one, rows, us in zip(found, chosen, seconds, strict=True):
         if not len(rows):
             continue
         c, read = one.columns[rows], one.read
         if kind == "wgmma":
-            told.append(wgmma_features.ranks(trees, c, read, spec, one.timed.at(rows), us, count))
+            told.append(wgmma_features.asked(trees, c, read, spec, one.timed.at(rows), us, count))
         else:
             sizes, each = one.sizes.at(rows), (one.timed.at(rows), us, one.reduced[rows])
-            told.append(_tiled_ranks(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
-    return np.concatenate(told, axis=1) if len(told) > 1 else told[0]
+            told.append(_tiled_asked(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
+    if len(told) == 1:
+        return told[0]
+    return np.concatenate([left for left, _ in told]), np.concatenate([ranks for _, ranks in told], axis=1)
 
 
-def _tiled_ranks(
+def _tiled_asked(
     kind: str,
     trees: Trees,
     c: Columns,
@@ -203,15 +212,12 @@ def _tiled_ranks(
     sizes: tuple[Column, Column, Column],
     each: tuple[Busiest, Any, Any],
     count: int,
-) -> Any:
+) -> tuple[Any, Any]:
     """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
     kernel."""
-    first = c.fact(
-        (trees, read.dtype, read.out, spec),
-        lambda c: np.ascontiguousarray(trees.ranks(_class_features(kind, c, read, spec), len(c)).T),
-    )
-    sized = _sized_features(kind, c, read, lie, spec, sizes, each, count)
-    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
+    key = read.dtype, read.out, spec
+    left, at = trees.left_by_class(c, key, lambda kept: _class_features(kind, kept, read, spec))
+    return left, trees.ranks(_sized_features(kind, c, read, lie, spec, sizes, each, count), len(c), at)
 
 
 def features(

@@ -74,13 +74,10 @@ def _asked_of_l2(c: Columns, timed: Timed, gemm: Gemm, seconds: Any) -> tuple[An
     return (b_rows if gemm.n > gemm.m else a_rows) * share, (a_rows + b_rows) * share
 
 
-def ranks(trees: Trees, c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1) -> Any:
-    """What trees know of kernels by all of these, (features, plans). Those of `class_features` are found once for a
-    table that is kept."""
-
-    def found(c: Columns) -> Any:
-        return np.ascontiguousarray(trees.ranks(class_features(c, gemm, spec), len(c)).T)
-
-    first = c.fact((trees, *class_of(gemm), spec), found)
-    sized = sized_features(c, gemm, spec, timed, seconds, count)
-    return np.concatenate([first.T, trees.ranks(sized, len(c), first.shape[1])])
+def asked(
+    trees: Trees, c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1
+) -> tuple[Any, Any]:
+    """What trees know of kernels: what `class_features` leave, as `Trees.left`, and the ranks of the others."""
+    key = class_of(gemm), spec
+    left, at = trees.left_by_class(c, key, lambda kept: class_features(kept, gemm, spec))
+    return left, trees.ranks(sized_features(c, gemm, spec, timed, seconds, count), len(c), at)

@@ -9,6 +9,7 @@ The constants come from `benchmarks/fit_choice.py`, which fits them to sweeps of
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -261,12 +262,18 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column
 
 
 @lru_cache(maxsize=64)
-def class_of(gemm: Gemm) -> tuple[object, ...]:
-    """What of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
+def class_of(gemm: Gemm) -> int:
+    """The number of what of a problem decides the clocks of a k tile, of an epilogue, and how results are stored."""
     sides = () if gemm.block_scales is None else (gemm.block_scales.a, gemm.block_scales.b, gemm.block_scales.lie)
     formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.pieces, gemm.accumulators, *sides)
     stores = stages_c(gemm), tma_stores(gemm)
-    return *formats, *stores, gemm.a, gemm.b, gemm.c, *(is_misaligned(gemm, name) for name in ("A", "B", "C"))
+    lie = gemm.a, gemm.b, gemm.c, *(is_misaligned(gemm, name) for name in ("A", "B", "C"))
+    return _CLASSES.setdefault((*formats, *stores, *lie), next(_NUMBERS))
+
+
+_CLASSES: dict[tuple[object, ...], int] = {}
+_NUMBERS = itertools.count()
+"""Numbers are faster to look up than what they stand for."""
 
 
 def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None = None) -> Columns:
@@ -325,7 +332,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
 
     if at is not None:
         return c.with_columns(**found(c))
-    return c.with_facts(("clocks", *class_of(gemm), spec), found)
+    return c.with_facts(("clocks", class_of(gemm), spec), found)
 
 
 class Timed(NamedTuple):

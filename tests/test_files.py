@@ -12,7 +12,7 @@ import pytest
 import write_page
 
 from tilewright.bench import records
-from tilewright.cli.main import main as cli
+from tilewright.cli import main as cli
 from tilewright.errors import TilewrightError
 from tilewright.files import MOST_NESTED, append_text, parse_json, read_text, replace_file
 from tilewright.suite import drawing, sweep

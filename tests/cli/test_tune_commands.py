@@ -21,6 +21,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.kernels.mma import MmaConfig
 from tilewright.problem.gemm import Gemm
+from tilewright.tuner import storage
 from tilewright.tuner.compiling import Prepared
 from tilewright.tuner.first import First
 from tilewright.tuner.space import Candidate, Space
@@ -87,6 +88,16 @@ def test_the_next_plans_wait_for_the_first_one() -> None:
     built.set_result(None)
     thread.join(10)
     assert told == [[FASTEST], "processes"]
+
+
+def test_packages_are_imported_as_long_as_there_is_nothing_better_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(storage, "import_module", imported.append)
+    for waits, expected in ((2, ["sqlalchemy", "sqlalchemy.orm"]), (0, [])):
+        imported.clear()
+        left = iter([True] * waits + [False] * 9)
+        storage.import_while(lambda left=left: next(left))  # type: ignore[misc]
+        assert imported == expected
 
 
 def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
@@ -180,6 +191,19 @@ def test_the_suite_is_listed_without_a_gpu(cli: Cli) -> None:
     data = cli(*asked, "--json").json
     assert (data["device"], len(data["problems"])) == ("H200", 15)
     assert "\n1x8192x8192 f32 NN\n" in cli(*asked).out
+
+
+def test_what_compilers_import_is_begun_before_the_command_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("tilewright.tuner.processes.begin_server", lambda: begun.append("server"))
+    for arguments, servers in (
+        (("tune",), 1),
+        (("tune", "--list", "64"), 1),
+        (("devices",), 1),
+        (("tune", "0", "1"), 2),
+    ):
+        cli(*arguments)
+        assert len(begun) == servers
 
 
 def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:

@@ -13,7 +13,7 @@ from operator import truediv
 import pytest
 
 from tilewright.errors import ProblemError
-from tilewright.tuner.processes import Processes
+from tilewright.tuner.processes import Processes, begin_server
 
 
 def refuse() -> None:
@@ -43,6 +43,16 @@ def test_a_process_that_dies_takes_its_own_work_with_it_alone() -> None:
         before, death, behind = processes.call(os.getpid), processes.call(die), processes.call(os.getpid)
         assert isinstance(death.exception(60), BrokenProcessPool)
         assert before.result(60) != behind.result(60)
+
+
+def test_processes_are_forks_of_one_server_in_the_environment_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_server("json")
+    with Processes(2, "json") as processes:
+        monkeypatch.setenv("TILEWRIGHT_TOLD", "today")
+        processes.start(2)
+        parents = {processes.call(os.getppid).result(60) for _ in range(4)}
+        assert len(parents) == 1 and os.getpid() not in parents
+        assert processes.call(os.getenv, "TILEWRIGHT_TOLD").result(60) == "today"
 
 
 def test_the_end_waits_for_nothing() -> None:
@@ -93,5 +103,5 @@ def _is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

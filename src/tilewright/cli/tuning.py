@@ -35,7 +35,7 @@ from tilewright.tuner.processes import Processes
 from tilewright.tuner.session import begun, measured_early
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Candidate, Space, make_space, todays_order, todays_plan
-from tilewright.tuner.storage import default_url, import_ahead
+from tilewright.tuner.storage import default_url, import_ahead, import_while
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key, sources_version
@@ -254,8 +254,9 @@ class _Job:
     def _compile_others(self, builds: Builds, like: ReductionOrder | None) -> None:
         """Behind the first candidate, whose compilation nothing may slow down."""
         first = self.first
-        if first.built is not None:
-            wait([first.built])
+        if (built := first.built) is not None:
+            import_while(lambda: not built.done())
+            wait([built])
         if first.others is not None and self.words.family is None and like is None:
             with suppress(BrokenProcessPool, TilewrightError):
                 builds.begin(first.others.result())

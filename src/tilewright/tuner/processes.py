@@ -1,9 +1,10 @@
 """Processes that rank and compile candidates while the GPU measures in this one.
 
-Processes and not threads: most of the time to a kernel is Python. They are started afresh (`spawn`: CUDA does not
-survive a fork) and end with this one, however it ends, because each waits for the far end of a pipe. A thread of this
-process hands work to each, so that one which dies takes its own work with it alone, and none is waited for at the end.
-This file imports nothing of the library, so that processes can be started before it is imported here.
+Processes and not threads: most of the time to a kernel is Python. They are forks of a server that is started afresh
+(CUDA does not survive a fork) and has imported what all of them need. They end with this process, however it ends,
+because each waits for the far end of a pipe. A thread of this process hands work to each, so that one which dies takes
+its own work with it alone, and none is waited for at the end. This file imports nothing of the library, so that
+processes can be started before it is imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
@@ -25,20 +26,30 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 Job = tuple[Callable[..., Any], tuple[object, ...]]
 
+_MODULE = "tilewright.tuner.compiling"
+
+_HAS_SERVER = "forkserver" in get_all_start_methods()
+
+
+def begin_server(module: str = _MODULE) -> None:
+    """Begin to import what processes need, half a second, before any is asked for. Once in a process."""
+    if _HAS_SERVER:
+        forkserver.set_forkserver_preload([module])
+        forkserver.ensure_running()
+
+
 FIRST = 2
 """Processes that a command needs before its first measurement: one ranks, one builds what runs today."""
 
 
 class Processes:
     """So many processes, each of which imports a module, and calls its `get_ready` if it has one, before there is work.
-    Used in a `with` block.
-
-    That takes half a second: `start` starts the first ones, and later the others, which would slow this process down.
+    Used in a `with` block. `start` starts the first ones, and later the others, which would slow this process down.
     """
 
-    def __init__(self, workers: int, module: str = "tilewright.tuner.compiling") -> None:
+    def __init__(self, workers: int, module: str = _MODULE) -> None:
         self.workers, self._module = workers, module
-        self._context = get_context("spawn")
+        self._context: Any = get_context("forkserver" if _HAS_SERVER else "spawn")
         self._life, self._end = self._context.Pipe(duplex=False)
         self._work: SimpleQueue[tuple[Future[Any], Job]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -68,7 +79,8 @@ class Processes:
         self._is_closed = True  # seen by threads that wait for the lock
         with self._lock:
             for process in self._running.values():
-                process.kill()
+                if process.is_alive():  # else its number may be another's by now
+                    process.kill()
         self._end.close()
         self._drop()
 
@@ -104,8 +116,10 @@ class Processes:
 
     def _started(self) -> Connection | None:
         """The near end of a pipe to a new process; None where there shall be no more."""
+        near: Connection
         near, far = self._context.Pipe()
-        process = self._context.Process(target=_serve_jobs, args=(far, self._life, self._module), daemon=True)
+        given = far, self._life, self._module, dict(os.environ)
+        process = self._context.Process(target=_serve_jobs, args=given, daemon=True)
         with self._lock:
             if self._is_closed:
                 return None
@@ -118,7 +132,9 @@ class Processes:
 # -- in a process --------------------------------------------------------------------------------------------------
 
 
-def _serve_jobs(jobs: Connection, life: Connection, module: str) -> None:
+def _serve_jobs(jobs: Connection, life: Connection, module: str, environment: dict[str, str]) -> None:
+    os.environ.clear()  # that of the server is as old as the server
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that measures
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
     getattr(import_module(module), "get_ready", bool)()

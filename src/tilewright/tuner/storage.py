@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -46,9 +47,20 @@ def check_storage(url: str) -> None:
         extras.require("psycopg", "Keeping a study in PostgreSQL")
 
 
+_PACKAGES = "sqlalchemy", "sqlalchemy.orm", "alembic", "optuna"
+"""Of a storage: half a second together, two where the disk is cold."""
+
+
+def import_while(waiting: Callable[[], bool]) -> None:
+    """Import some of what a storage needs, a package after the other, as long as there is nothing better to do."""
+    with suppress(Exception):  # whoever opens a storage says what is wrong
+        for name in _PACKAGES:
+            if waiting():
+                import_module(name)
+
+
 def import_ahead() -> None:
-    """Begin to import what a storage needs, in a thread: half a second, two where the disk is cold, in which a GPU is
-    opened as well."""
+    """Begin to import what a storage needs, in a thread."""
 
     def imported() -> None:
         with suppress(Exception):  # whoever opens a storage says what is wrong

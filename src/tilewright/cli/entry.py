@@ -18,7 +18,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from threading import Timer
-from time import monotonic
 from typing import Any
 
 import typer
@@ -34,9 +33,8 @@ TERMINATED = 143  # 128 + SIGTERM
 _UsageError = typer.BadParameter.__mro__[1]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (None: that of this process); the exit code."""
-    began = monotonic()  # a command finds it as `context.obj`: importing the command is part of its budget
+def run(arguments: Sequence[str] | None, began: float) -> int:
+    """Run the command line (None: that of this process); the exit code. began: a command finds it as `context.obj`."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # a stream of a test or of an editor
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that knows only ASCII

@@ -41,6 +41,11 @@ that the old one was fitted to are gone (benchmarks/fit_choice.py --remembered).
 The best priced cooperative, ping-pong and swap-AB kernels beside the others, each also with more of C staged: where
 estimates are wrong of a kind, draws near the best ones never meet it.
 
+    python benchmarks/choice_sweep.py --random 200 --sample 0 --classes 8 --plans 4 --again 3 --out out.jsonl
+
+What a choice is judged by: its own plan, its next ones, the best priced of each class of kernels, and others drawn. The
+least of many noisy times is too low: the fastest of them, the choice and cuBLAS are timed once more ("again").
+
     python benchmarks/choice_sweep.py --sizes 4096x4096x4096 --plans 24 --sustained 6 --out out.jsonl
 
 The fastest plans of each problem and cuBLAS are also timed in stretches of half a second on a card that has worked for
@@ -109,6 +114,9 @@ from tilewright.winners.plan_config import PlanConfig
 
 GRAPH_US = 2500.0
 ROUNDS = 5
+AGAIN = 7
+"""Rounds of what is timed once more."""
+
 MOST_CALLS = 800
 SPREAD = 0.07
 
@@ -122,11 +130,14 @@ def candidates_of(
     families: str = "",
     near: int = 0,
     kinds: int = 0,
+    classes: int = 0,
 ) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
     many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, as far as they
     can multiply, each behind each packing; by default wgmma where it can, as mma.sync is hardly ever faster, or else
     what there is. near: `near_choice` in their place. kinds: so many kernels of each of `of_each_kind`."""
+    if classes:
+        return beside_choice(problem, spec, classes, count)
     if near:
         return near_choice(problem, spec, near, spread)
     request = request_of(problem)
@@ -151,6 +162,49 @@ def candidates_of(
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
+
+
+def beside_choice(problem: Problem | Batched, spec: DeviceSpec, classes: int, count: int) -> list[Candidate]:
+    """The choice, its next three kernels, the best priced of so many classes of kernels of wgmma, as many others drawn
+    near the best, and of a small problem a few of mma.sync."""
+    request = request_of(problem)
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    cores: dict[object, PlanConfig] = {}
+    for one in islice(estimated(request, spec), 60):
+        cores.setdefault(core_of(one), one)
+    found = list(islice(cores.values(), 4))
+    for family, most in (("wgmma", classes), ("mma", 3 if request.gemm.compulsory_bytes < _SMALL_BYTES else 0)):
+        if not most or family not in families(gemm, spec):
+            continue
+        space = whole_space(gemm, spec, alignment, stack=stack, family=family)
+        best: dict[object, PlanConfig] = {}
+        for us, one in islice(space, _MOST_OF_KINDS):
+            if us > _MOST_NEAR * space[0][0] or len(best) == most:
+                break
+            best.setdefault(class_of_kernel(one), one)
+        found += best.values()
+        have = set(map(core_of, found))
+        drawn_ones = space.drawn(count + len(have), hash((gemm.m, gemm.n, gemm.k)) % 2**31, _WIDE)
+        found += list(
+            islice((one for _, one in drawn_ones if core_of(one) not in have), count if family == "wgmma" else 0)
+        )
+    told = {one: estimate_us(one, gemm, spec, alignment, stack) for one in found}
+    most_us = _MOST_NEAR * min(told.values())
+    return [Candidate(one, us) for at, (one, us) in enumerate(told.items()) if at < 4 or us <= most_us]
+
+
+def class_of_kernel(config: PlanConfig) -> tuple[object, ...]:
+    """Of a kernel: its sides, schedule, cluster, the way to share the sum over k, and what is packed."""
+    kernel = config.kernel
+    names = ("swap_ab", "ping_pong", "cluster", "persistent", "consumers")
+    return (*way_to_share(config), *(getattr(kernel, name, None) for name in names), bool(config.packed))
+
+
+_SMALL_BYTES = 8 << 20
+"""Of the matrices of a problem for which mma.sync may be as fast as wgmma."""
+
+_WIDE = 0.1
+"""`SPREAD` beside the best of each class."""
 
 
 def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread: float) -> list[Candidate]:
@@ -316,9 +370,9 @@ def prepared_for(
 class Meter:
     """Plans of one problem after another on the current GPU of PyTorch."""
 
-    def __init__(self, torch: Any, sustained: int = 0) -> None:
+    def __init__(self, torch: Any, sustained: int = 0, again: int = 0) -> None:
         self.torch, self.gpu, self._timer = torch, open_gpu(torch.cuda.current_device()), TorchTimer(torch)
-        self._sustained = sustained
+        self._sustained, self._again = sustained, again
         self._loaded: dict[Any, Any] = {}
         self._random = random.Random(0)
 
@@ -347,17 +401,18 @@ class Meter:
             torch.cuda.synchronize()
             calls[plan.candidate.key] = over(multiply, pairs)
             told[plan.candidate.key] = predicted
-        times = self._times(calls, len(pairs))
+        first = next((p.candidate.key for _, p in prepared[:2] if not isinstance(p, str)), "")
+        times, again = self._times(calls, len(pairs), first)
         held = self._stretches(calls, times) if self._sustained else {}
         peer = times.pop("cuBLAS")
         plans = [
             [json.loads(key), round(told[key], 2), round(us, 2)]
             for key, us in sorted(times.items(), key=lambda t: t[1])
         ]
-        first = next((p.candidate.key for _, p in prepared[:2] if not isinstance(p, str)), "")
         row: dict[str, Any] = {"p": str(one.problem), "kind": one.kind, "cublas": round(peer, 2), "plans": plans}
         row["choice"] = round(times[first], 2) if first in times else None
         row |= {"sustained": held} if held else {}
+        row |= {"again": {name: round(us, 3) for name, us in again.items()}} if again else {}
         return {**row, "failed": failed} if failed else row
 
     def _stretches(self, calls: Mapping[str, Callable[[], object]], times: Mapping[str, float]) -> dict[str, Any]:
@@ -392,8 +447,11 @@ class Meter:
 
         return multiply
 
-    def _times(self, calls: dict[str, Callable[[], object]], copies: int) -> dict[str, float]:
-        """The median microseconds of a call over rounds of replays in turn; hopeless ones are not replayed again."""
+    def _times(
+        self, calls: dict[str, Callable[[], object]], copies: int, first: str
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """The median microseconds of a call over rounds of replays in turn; hopeless ones are not replayed again. And
+        those of the fastest, of the one that is called `first`, and of cuBLAS over as many rounds once more."""
         torch = self.torch
         graphs: dict[str, tuple[Any, int]] = {}
         for name, call in calls.items():
@@ -407,19 +465,28 @@ class Meter:
                 for _ in range(count):
                     call()
             graphs[name] = (graph, count)
-        times: dict[str, list[float]] = {name: [] for name in graphs}
         slow = (
             len(graphs) > 0 and min(self._timer.elapsed_us(graph.replay) for graph, _ in graphs.values()) > 8 * GRAPH_US
         )
-        for number in range(2 if slow else ROUNDS):
+        times = self._rounds(graphs, 2 if slow else ROUNDS)
+        again: dict[str, float] = {}
+        if self._again:
+            best = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: self._again]
+            kept = dict.fromkeys(name for name in ("cuBLAS", first, *best) if name in graphs)
+            again = self._rounds({name: graphs[name] for name in kept}, 3 if slow else AGAIN)
+        for graph, _ in graphs.values():
+            graph.reset()
+        return times, again
+
+    def _rounds(self, graphs: Mapping[str, tuple[Any, int]], rounds: int) -> dict[str, float]:
+        times: dict[str, list[float]] = {name: [] for name in graphs}
+        for number in range(rounds):
             best = min((min(t) for t in times.values() if t), default=0.0)
             # In any order: what comes behind cuBLAS takes a few per cent longer.
             for name, (graph, count) in sorted(graphs.items(), key=lambda _: self._random.random()):
                 if number >= 2 and name != "cuBLAS" and min(times[name]) > 1.3 * best:
                     continue
                 times[name].append(self._timer.elapsed_us(graph.replay) / count)
-        for graph, _ in graphs.values():
-            graph.reset()
         return {name: statistics.median(found) if len(found) > 2 else min(found) for name, found in times.items()}
 
 
@@ -558,12 +625,12 @@ def end_all(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]], sustained: int) -> dict[str, Any]:
+def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]], sustained: int, again: int) -> dict[str, Any]:
     """The row of a problem, in a process of its own: a kernel that breaks the context ends it."""
     import torch
 
     if not _METER:
-        _METER.append(Meter(torch, sustained))
+        _METER.append(Meter(torch, sustained, again))
     try:
         row = _METER[0].row(one, plans)
         torch.cuda.synchronize()
@@ -593,6 +660,8 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
     parser.add_argument("--near", type=int, default=0, help="only so many plans, near the best that a choice prices")
     parser.add_argument("--kinds", type=int, default=0, help="of each kind of kernel of wgmma, the best priced")
+    parser.add_argument("--classes", type=int, default=0, help="of kernels, the best priced, beside the choice")
+    parser.add_argument("--again", type=int, default=0, help="so many of the fastest plans are timed once more")
     parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
@@ -615,7 +684,7 @@ def estimates_of(one: Target, spec: DeviceSpec, options: tuple[Any, ...]) -> dic
 
 def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> None:
     """A sweep that needs no GPU, of the H200."""
-    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds)
+    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds, asked.classes)
     rows = partial(estimates_of, spec=device("H200"), options=options)
     with asked.out.open("a", encoding="utf-8") as file, ProcessPoolExecutor(asked.workers) as pool:
         for row in pool.map(rows, targets, chunksize=4):
@@ -651,7 +720,7 @@ def main() -> None:
         tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
-                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds),
+                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds, asked.classes),
                 plans_of.get(str(one.problem), ()),
             ): one
             for one in targets
@@ -661,7 +730,9 @@ def main() -> None:
             left, plans = _MOST_FAULTS, task.result()
             while left and plans and time.monotonic() - began < asked.budget:
                 try:
-                    row = measuring.submit(measured, tasks[task], plans, asked.sustained).result(_MOST_SECONDS)
+                    row = measuring.submit(measured, tasks[task], plans, asked.sustained, asked.again).result(
+                        _MOST_SECONDS
+                    )
                 except (BrokenExecutor, TimeoutError):
                     end_all(measuring)
                     row = {"p": str(tasks[task].problem), "fault": FAULT.read_text(encoding="utf-8")}

@@ -29,6 +29,7 @@ from tilewright.planning.ranking import estimate_us, ranked, whole_space
 from tilewright.planning.sharing import sharing_k
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
+from tilewright.suite.problems import Problem
 from tilewright.toolchain import check_launchable
 from tilewright.winners.order import order_of
 from tilewright.winners.plan_config import PlanConfig
@@ -205,3 +206,11 @@ def test_a_cluster_of_eight_finds_no_place_beside_fifteen_others(columns: int, w
         return float(busiest.most[0])
 
     assert (blocks_of_an_sm(15), blocks_of_an_sm(16)) == (1, 2 if waits else 1)
+
+
+def test_kernels_behind_a_packing_share_the_sum_over_k_as_well() -> None:
+    """tf32 with A of shape (k, m): wgmma reads A behind a packing alone, and B through registers."""
+    gemm = Problem(192, 1000, 2048, "tf32", "TN").gemm
+    plans = [plan for _, plan in ranked(gemm, H200, alignment_of_rows(gemm))]
+    found = {plan.kernel.cluster_k for plan in plans if isinstance(plan.kernel, WgmmaConfig) and plan.packed == {"A"}}
+    assert {2, 4, 8} <= found

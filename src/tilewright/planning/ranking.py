@@ -226,7 +226,7 @@ def ranked(
         known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
         proposed = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
         sizes = (proposed if known else ()) if cluster_k is None else cluster_k
-        sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes, most)
+        sources += [] if whole else _in_clusters_along_k(kind, table, ways, gemm, spec, sizes, most)
         sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
             sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
@@ -249,6 +249,15 @@ def ranked(
         price = _with_every_option if kind == "wgmma" else partial(_priced, kind)
         tables += price(behind, gemm, spec, alignment, count, corrected=corrected)
     return Ranking(tables)
+
+
+def _in_clusters_along_k(
+    kind: str, table: Columns, ways: Sequence[Packing], gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...], most: Any
+) -> list[Columns]:
+    """Kernels of a table whose clusters share the sum over k. sizes: of clusters. Where wgmma reads operands behind
+    packings alone, those that are legal behind each."""
+    reads = [gemm] if kind != "wgmma" or reads_orders(gemm) else [behind_packing(gemm, kind, way) for way in ways]
+    return [one for read in reads for one in sharing_k(kind, table, read, spec, sizes, most)]
 
 
 def _may_pay(way: Packing, gemm: Gemm, spec: DeviceSpec, count: int) -> bool:

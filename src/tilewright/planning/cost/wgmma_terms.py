@@ -36,6 +36,7 @@ from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of, streams_k
+from tilewright.planning.cost.short_rows import line_seconds
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import ceil_div
 
@@ -459,6 +460,9 @@ def timed(
     asked_bytes = blocks * steps * c.asked_bytes
     if gemm.pieces is None:
         sm_seconds = np.maximum(sm_seconds, asked_bytes / _REPEATED_BYTES_PER_SECOND)
+        in_lines = line_seconds(c, gemm, (rows, columns), steps)
+        if in_lines is not None:
+            sm_seconds = np.maximum(sm_seconds, in_lines[0]) + in_lines[1]
     moved_bytes, behind = _moved_bytes(c, gemm, spec, (rows, columns), count)
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))

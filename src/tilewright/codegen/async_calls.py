@@ -110,6 +110,11 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             return call(name, f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
         case async_stmt.BulkPrefetch():
             return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
+        case async_stmt.L2Prefetch(guard=None):
+            return call("prefetch_l2", address(stmt.place), "true")
+        case async_stmt.L2Prefetch():
+            assert stmt.guard is not None
+            return call("prefetch_l2", address(stmt.place), expr(stmt.guard))
         case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_tensormap", f"&{stmt.map.name}")

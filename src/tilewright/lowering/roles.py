@@ -72,6 +72,9 @@ from tilewright.lowering.turns import Turns
 from tilewright.problem.gemm import piece_of
 
 
+PROBE_BYTES = 1 << 30
+
+
 def loaded_by_tma(program: Program, loop: Loop) -> bool:
     """Whether the tiles under a loop are loaded by TMA."""
     return any(staged.under == loop.name and staged.route is Route.TMA for staged in program.staged)
@@ -247,7 +250,9 @@ class TmaKernel:
             return ()
         asked = tuple(stmt for tile in tiles for stmt in bulk_prefetches(program, tile, HERE))
         whole = extent_of(program, loop, self.exact)
-        count = Select(binary(Op.LT, whole, self._stages), whole, Const(self._stages))
+        from tilewright.ir.tiles import tile_of
+        most = min(self._stages, max(1, PROBE_BYTES // sum(tile_of(program, one).elements * tile_of(program, one).dtype.bytes for one in tiles)))
+        count = Select(binary(Op.LT, whole, most), whole, Const(most))
         return (For(loop.name, count, asked, rolled=True, note="the L2 is asked for what no kernel before writes"),)
 
     # -- the pipelines of the roles ---------------------------------------------------------------------------------

@@ -89,6 +89,10 @@ class PaperKernels(Kernels):
         return None if self._for is None else self._for.sm_count
 
     @property
+    def knows_device(self) -> bool:
+        return self._for is not None
+
+    @property
     def overlaps(self) -> bool:
         return self._for is None or self._for.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 

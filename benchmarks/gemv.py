@@ -8,7 +8,7 @@ runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where 
 also times so many other configurations of it, best estimate first, so that estimates can be held against times. Then
 copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through
 more than four times the L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured
-bandwidths and of PyTorch's time.
+bandwidths, of PyTorch's time, and of the time of a copy that moves as many bytes in the same kind of graph.
 --build-only prints configurations, registers and estimates; it needs no GPU.
 """
 
@@ -35,6 +35,7 @@ from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.skinny import long_of, short_of
 from tilewright.planning.cost.gemv import gemv_seconds, sm_seconds
+from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, skinny_for
@@ -87,7 +88,7 @@ COPIES = ("4096x4097", "8192x8192", "4095x4093", "28672x8192", "512x513")
 """Lines x elements of a line of the sources."""
 
 BANDWIDTH_BYTES = 1 << 30
-MATMUL = "matmul"
+MATMUL, COPY = "matmul", "copy"
 
 
 def problem(text: str) -> Gemm:
@@ -130,6 +131,7 @@ class Bench:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.gpu = open_gpu(torch.cuda.current_device())
+        self.kernels = Kernels(self.gpu)
         self.timer = TorchTimer(torch)
 
     def loaded(self, kernel: Kernel) -> Any:
@@ -152,10 +154,17 @@ class Bench:
         moved = {"copy": 2 * BANDWIDTH_BYTES, "read": BANDWIDTH_BYTES}
         return {name: moved[name] / times[name].median_us / 1e3 for name in calls}
 
+    def copy_of_as_much(self, moved_bytes: int) -> Callable[[], object]:
+        """A copy from device to device that moves so many bytes, read and written ones together, over buffers in
+        turn."""
+        half = max(1, moved_bytes // 2)
+        count = max(2, -(-ROTATED_BYTES // moved_bytes))
+        sources, targets = (self.torch.zeros(count, half, device="cuda", dtype=self.torch.uint8) for _ in range(2))
+        return over(lambda source, target: target.copy_(source), list(zip(sources, targets, strict=True)))
+
     def product(self, gemm: Gemm, one: Skinny) -> Callable[[Any, Any, Any], None]:
         """launch(a, b, c): the GEMV kernel, and the reduction where k is split."""
-        kernel = one.kernel()
-        first = self.loaded(kernel).prepare(one.grid(kernel), kernel.block, one.arguments())
+        first = self.kernels.gemv(one)
         if one.whole:
             return lambda a, b, c: first.launch(self.stream(), a.data_ptr(), b.data_ptr(), c.data_ptr())
         reduction = Reduction.of(gemm, one.parts, gemm.n, gemm.m * gemm.n)
@@ -188,6 +197,7 @@ class Bench:
             errors[name] = checked(torch, gemm, name, results[0], a, b)
         launches["torch"] = lambda x, y, c: torch.mm(x, y, out=c)
         calls = {name: over(launch, with_results(pairs, results)) for name, launch in launches.items()}
+        calls[COPY] = self.copy_of_as_much(gemm.compulsory_bytes)
         times = interleaved(self.timer, calls, copies=len(pairs))
         ran = plan(a, b, out=results[0])
         estimates = {MATMUL: ran.estimated_us}
@@ -199,6 +209,7 @@ class Bench:
                 "us": round(found.median_us, 3),
                 "torch_us": round(times["torch"].median_us, 3),
                 "share_of_torch": round(found.share_of(times["torch"]), 4),
+                "share_of_as_long_a_copy": round(found.share_of(times[COPY]), 4),
                 "estimated_us": round(estimated_us, 2),
                 "gb_per_s": round(gemm.compulsory_bytes / found.median_us / 1e3, 1),
                 "error": float(f"{errors[name]:.2g}"),

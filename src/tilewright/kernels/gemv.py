@@ -18,27 +18,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import F32
-from tilewright.enums import Spelled
 from tilewright.kernels.skinny import few_order, is_k_major, long_of
 from tilewright.kernels.statements import WARP_LANES
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
 
 MOST_ROWS = 16
-
-
-class Early(Spelled):
-    """Whether a kernel starts under the one before it (programmatic dependent launch), and asks the L2 for its first
-    loads while it waits for that one's end."""
-
-    NO = "no"
-    WAITING = "waiting"
-    ASKING = "asking"
-
-    @property
-    def suffix(self) -> str:
-        """Of the name of a kernel."""
-        return "" if self is Early.NO else f"_{self.value}"
 
 
 @dataclass(frozen=True, slots=True)

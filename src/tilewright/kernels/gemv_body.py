@@ -13,8 +13,8 @@ from tilewright.ir.finish import as_f32, store_finished
 from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Kernel, Variant, step_of
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
 from tilewright.ir.work import Problems, SplitK
-from tilewright.kernels.gemv import Early, GemvConfig
-from tilewright.kernels.gemv_space import STAGE_UNROLL, blocks_by_registers
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.gemv_space import ASKED_BYTES, STAGE_UNROLL, blocks_by_registers
 from tilewright.kernels.skinny import few_order, is_k_major, long_of, short_of
 from tilewright.kernels.statements import (
     BLOCK,
@@ -41,7 +41,7 @@ _QUAD = 4
 class GemvBody:
     """The statements of a thread. few, sums: the shared buffers. long_dim: the dimension that blocks share out."""
 
-    def __init__(self, config: GemvConfig, gemm: Gemm, *, batched: bool, early: Early) -> None:
+    def __init__(self, config: GemvConfig, gemm: Gemm, *, batched: bool, early: bool) -> None:
         self.config = config
         self.gemm = gemm
         self._batched = batched
@@ -137,11 +137,15 @@ class GemvBody:
         )
 
     def _begin(self) -> Body:
-        """The wait for the kernel before, under which this one starts; first the L2 is asked for the first batch."""
-        if self._early is Early.NO:
+        """The wait for the kernel before, where this one starts under it; first the L2 is asked for the first loads."""
+        if not self._early:
             return ()
-        ask = unrolled("u", self.config.steps, self._ask) if self._early is Early.ASKING else ()
-        return together(StartNextGrid(), ask, WaitPreviousGrid())
+        return together(StartNextGrid(), unrolled("u", self._asked_steps, self._ask), WaitPreviousGrid())
+
+    @property
+    def _asked_steps(self) -> int:
+        step_bytes = self.vectors * self.config.width * self.gemm.dtype.bytes * self.config.threads
+        return min(self.config.steps, max(1, ASKED_BYTES // step_bytes))
 
     def _source(self, k: Expr, vector: Expr) -> tuple[Ref, Expr]:
         """What a lane loads, and whether it is there: not behind the end of k or of the outputs."""
@@ -406,10 +410,9 @@ class GemvBody:
         return self._element(operand.name, times(line, operand.leading, near=self.config.near) + column)
 
 
-def gemv_kernel(
-    c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE, early: Early = Early.NO
-) -> Kernel:
-    """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
+def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE, early: bool = False) -> Kernel:
+    """The kernel for the formats, orders and epilogue of a problem; sizes are arguments. early: it starts under the
+    kernel before it (programmatic dependent launch).
 
     Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
     """
@@ -422,7 +425,7 @@ def gemv_kernel(
     tile[body.long_dim] = outputs
     exact: frozenset[Dim] = frozenset(("k",) if k_major and c.whole_k and c.width > 1 else ())
     shape = f"{c.rows}x{c.width}_{c.outputs}x{c.steps}_{c.lanes_k}_{c.warps_k}of{c.warps}"
-    ends = f"{c.chunk}{'_split' if split else ''}{early.suffix}"
+    ends = f"{c.chunk}{'_split' if split else ''}{'_early' if early else ''}"
     return verified(
         Kernel(
             f"gemv_{'k' if k_major else 'mn'}_{gemm.dtype.name}_{shape}_{ends}",
@@ -440,6 +443,6 @@ def gemv_kernel(
             split_k=SplitK.PARTIALS if split else SplitK.NONE,
             problems=problems,
             blocks=blocks_by_registers(c, gemm),
-            overlapped=early is not Early.NO,
+            overlapped=early,
         )
     )

@@ -7,14 +7,13 @@ from functools import lru_cache
 from math import log
 from typing import Any
 
-from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, FP8_FORMATS, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
-from tilewright.kernels.gemv import MOST_ROWS, Early, GemvConfig
+from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
 from tilewright.kernels.gemv_body import gemv_kernel
-from tilewright.kernels.gemv_space import Facts, blocks_that_fit, fitting, shared_bytes
+from tilewright.kernels.gemv_space import Facts, blocks_of, blocks_that_fit, fitting, shared_bytes, starts_early
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.planning.cost.gemv import (
@@ -49,21 +48,15 @@ last wave of their blocks leaves SMs idle. A block an SM is tried as well."""
 _STEPS_OF_TIME = 20
 """Times whose logarithms, this many times, round to one number are taken as equal: some 5 %."""
 
-
-_LEAST_EVEN = 0.75
-"""Of the blocks that would give each SM as many: with fewer, those that start under the kernel before lie on some SMs
-and not on others."""
-
 _SHARED_STEP_BYTES = 128
 """In which an SM hands out shared memory. Source: CUDA occupancy calculator, compute capability 9.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a kernel starts. spare_bytes: of shared memory that a launch takes and no thread uses: SMs on which blocks of
-    the kernel before have ended get no more than their share of blocks."""
+    """How a kernel starts. spare_bytes: of shared memory that a launch takes and no thread uses."""
 
-    early: Early = Early.NO
+    early: bool = False
     spare_bytes: int = 0
 
 
@@ -90,31 +83,23 @@ class Skinny:
         long = long_of(self.problem)
         return replace(self.config, split_k=min(self.parts, 2)), *formats, long, self.stack is not None
 
-    def kernel(self, early: Early = Early.NO) -> Kernel:
+    def kernel(self, early: bool = False) -> Kernel:
         """The kernel for every problem of the same `key`."""
         config = replace(self.config, split_k=min(self.parts, 2))
         problems = Problems.ONE if self.stack is None else Problems.STRIDED
         return gemv_kernel(config, self.problem, problems=problems, early=early)
 
-    @property
-    def blocks(self) -> int:
-        """Of the launch."""
-        many = max(self.problem.m, self.problem.n)
-        outputs = self.config.outputs_of_block(k_major=is_k_major(self.problem))
-        return ceil_div(many, outputs) * self.parts * (1 if self.stack is None else self.stack.count)
-
     def start(self, spec: DeviceSpec) -> Start:
-        """How the kernel starts on a device."""
-        if spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
-            return Start()
-        each = ceil_div(self.blocks, spec.sm_count)
-        if each > blocks_that_fit(self.config, self.problem, spec):
-            return Start(Early.WAITING)
-        if self.blocks < _LEAST_EVEN * each * spec.sm_count:
-            return Start()
+        """How the kernel starts on a device. In one wave each SM has room for its share of the blocks and for no more:
+        else those that find SMs on which the kernel before has ended crowd there."""
+        count = 1 if self.stack is None else self.stack.count
+        early = starts_early(self.config, self.problem, spec, count)
+        each = ceil_div(blocks_of(self.config, self.problem, count), spec.sm_count)
+        if not early or each > blocks_that_fit(self.config, self.problem, spec):
+            return Start(early)
         room_bytes = spec.shared_bytes_per_sm // (each + 1) - spec.reserved_shared_bytes_per_block
         own_bytes = shared_bytes(self.config, self.problem)
-        return Start(Early.ASKING, max(0, round_up(room_bytes + 1 - own_bytes, _SHARED_STEP_BYTES)))
+        return Start(early, max(0, round_up(room_bytes + 1 - own_bytes, _SHARED_STEP_BYTES)))
 
     def grid(self, kernel: Kernel) -> tuple[int, int, int]:
         """Blocks along x, y, z."""

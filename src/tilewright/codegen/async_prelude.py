@@ -346,11 +346,10 @@ def _mbarriers() -> tuple[str, ...]:
     )
 
 
-_L2_PREFETCH = f"""\
-// Prefetches to the L2 what lies at an address, where `there` is true.
-{_HEAD} void prefetch_l2(const void* from, bool there) {{
-    if (there) asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
-}}"""
+_L2_PREFETCH = (
+    f"// Prefetches an address to the L2, if it is there.\n{_HEAD} void prefetch_l2(const void* from, bool there) "
+    '{\n    if (there) asm volatile("prefetch.global.L2 [%0];" ::"l"(from));\n}'
+)
 
 
 def _tma() -> tuple[str, ...]:

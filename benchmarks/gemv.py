@@ -3,7 +3,7 @@
     python benchmarks/gemv.py --out benchmarks/results/gemv_h200.jsonl
     python benchmarks/gemv.py --problems 1x8192x8192:NT:bf16 --sweep 12
 
-A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy and of a read of 1 GiB is measured. Then each problem
+A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy of 128 MiB and of a read of 1 GiB is measured. Then each problem
 runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where it has one, beside torch.mm; --sweep
 also times so many other configurations of it, best estimate first, so that estimates can be held against times. Then
 copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through
@@ -34,6 +34,7 @@ from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.skinny import long_of, short_of
+from tilewright.layout.banks import LINE_BYTES
 from tilewright.planning.cost.gemv import gemv_seconds, sm_seconds
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import alignment_of_rows
@@ -51,6 +52,7 @@ from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of
 from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import arguments, grid_of
+from tilewright.units import round_up
 
 PROBLEMS = (
     "1x8192x8192:NT:bf16",
@@ -88,6 +90,9 @@ COPIES = ("4096x4097", "8192x8192", "4095x4093", "28672x8192", "512x513")
 """Lines x elements of a line of the sources."""
 
 BANDWIDTH_BYTES = 1 << 30
+LONGEST_COPY_BYTES = 256 << 20
+"""Moved by the copy that a problem is held against, at most: graphs copy buffers of 512 MiB at 2.8 TB/s."""
+
 MATMUL, COPY = "matmul", "copy"
 
 
@@ -144,20 +149,19 @@ class Bench:
     def bandwidths(self) -> dict[str, float]:
         """GB/s of a copy (bytes read and written) and of a read."""
         source = self.torch.empty(BANDWIDTH_BYTES // 4, device="cuda").normal_()
-        target = self.torch.empty_like(source)
         total = self.torch.empty((), device="cuda")
         calls = {
-            "copy": lambda: target.copy_(source),
+            "copy": self.copy_of_as_much(LONGEST_COPY_BYTES),
             "read": lambda: self.torch.sum(source, dim=0, out=total),
         }
         times = interleaved(self.timer, calls)
-        moved = {"copy": 2 * BANDWIDTH_BYTES, "read": BANDWIDTH_BYTES}
+        moved = {"copy": LONGEST_COPY_BYTES, "read": BANDWIDTH_BYTES}
         return {name: moved[name] / times[name].median_us / 1e3 for name in calls}
 
     def copy_of_as_much(self, moved_bytes: int) -> Callable[[], object]:
         """A copy from device to device that moves so many bytes, read and written ones together, over buffers in
         turn."""
-        half = max(1, moved_bytes // 2)
+        half = round_up(max(1, moved_bytes // 2), LINE_BYTES)
         count = max(2, -(-ROTATED_BYTES // moved_bytes))
         sources, targets = (self.torch.zeros(count, half, device="cuda", dtype=self.torch.uint8) for _ in range(2))
         return over(lambda source, target: target.copy_(source), list(zip(sources, targets, strict=True)))
@@ -197,8 +201,10 @@ class Bench:
             errors[name] = checked(torch, gemm, name, results[0], a, b)
         launches["torch"] = lambda x, y, c: torch.mm(x, y, out=c)
         calls = {name: over(launch, with_results(pairs, results)) for name, launch in launches.items()}
-        calls[COPY] = self.copy_of_as_much(gemm.compulsory_bytes)
+        copied_bytes = min(gemm.compulsory_bytes, LONGEST_COPY_BYTES)
+        calls[COPY] = self.copy_of_as_much(copied_bytes)
         times = interleaved(self.timer, calls, copies=len(pairs))
+        copy_us = times[COPY].median_us * gemm.compulsory_bytes / copied_bytes
         ran = plan(a, b, out=results[0])
         estimates = {MATMUL: ran.estimated_us}
         estimates |= {described(one): 1e6 * gemv_seconds(one.config, gemm, device("H200")) for one in candidates}
@@ -209,7 +215,7 @@ class Bench:
                 "us": round(found.median_us, 3),
                 "torch_us": round(times["torch"].median_us, 3),
                 "share_of_torch": round(found.share_of(times["torch"]), 4),
-                "share_of_as_long_a_copy": round(found.share_of(times[COPY]), 4),
+                "share_of_as_long_a_copy": round(copy_us / found.median_us, 4),
                 "estimated_us": round(estimated_us, 2),
                 "gb_per_s": round(gemm.compulsory_bytes / found.median_us / 1e3, 1),
                 "error": float(f"{errors[name]:.2g}"),

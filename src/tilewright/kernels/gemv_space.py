@@ -160,7 +160,7 @@ def blocks_of(config: GemvConfig, gemm: Gemm, count: int = 1) -> int:
 
 ASKED_BYTES = 16 << 10
 """That a block asks the L2 for while it waits for the kernel before. Pure reads of 30 MB by two blocks an SM take 7.7
-us with 8 KiB, 7.4 with 16, and 8.5 where they do not start early (H200, record 0099)."""
+us with 8 KiB, 7.4 with 16, 8.1 with 32, and 8.8 where they do not start early (H200, record 0099)."""
 
 _LEAST_EVEN = {1: 0.0, 2: 0.88}
 _LEAST_EVEN_OF_MORE = 0.78

@@ -3,12 +3,12 @@
     python benchmarks/gemv.py --out benchmarks/results/gemv_h200.jsonl
     python benchmarks/gemv.py --problems 1x8192x8192:NT:bf16 --sweep 12
 
-A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy and of a read of 1 GiB is measured. Then each problem
+A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy of 128 MiB and of a read of 1 GiB is measured. Then each problem
 runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where it has one, beside torch.mm; --sweep
 also times so many other configurations of it, best estimate first, so that estimates can be held against times. Then
 copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through
 more than four times the L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured
-bandwidths and of PyTorch's time.
+bandwidths, of PyTorch's time, and of the time of a copy that moves as many bytes in the same kind of graph.
 --build-only prints configurations, registers and estimates; it needs no GPU.
 """
 
@@ -34,7 +34,9 @@ from tilewright.kernels.gemv_space import Facts, fitting
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.skinny import long_of, short_of
+from tilewright.layout.banks import LINE_BYTES
 from tilewright.planning.cost.gemv import gemv_seconds, sm_seconds
+from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, skinny_for
@@ -50,6 +52,7 @@ from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of
 from tilewright.suite.peers import over
 from tilewright.suite.timing import interleaved
 from tilewright.toolchain import arguments, grid_of
+from tilewright.units import round_up
 
 PROBLEMS = (
     "1x8192x8192:NT:bf16",
@@ -87,7 +90,10 @@ COPIES = ("4096x4097", "8192x8192", "4095x4093", "28672x8192", "512x513")
 """Lines x elements of a line of the sources."""
 
 BANDWIDTH_BYTES = 1 << 30
-MATMUL = "matmul"
+LONGEST_COPY_BYTES = 256 << 20
+"""Moved by the copy that a problem is held against, at most: graphs copy buffers of 512 MiB at 2.8 TB/s."""
+
+MATMUL, COPY = "matmul", "copy"
 
 
 def problem(text: str) -> Gemm:
@@ -130,6 +136,7 @@ class Bench:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.gpu = open_gpu(torch.cuda.current_device())
+        self.kernels = Kernels(self.gpu)
         self.timer = TorchTimer(torch)
 
     def loaded(self, kernel: Kernel) -> Any:
@@ -142,20 +149,26 @@ class Bench:
     def bandwidths(self) -> dict[str, float]:
         """GB/s of a copy (bytes read and written) and of a read."""
         source = self.torch.empty(BANDWIDTH_BYTES // 4, device="cuda").normal_()
-        target = self.torch.empty_like(source)
         total = self.torch.empty((), device="cuda")
         calls = {
-            "copy": lambda: target.copy_(source),
+            "copy": self.copy_of_as_much(LONGEST_COPY_BYTES),
             "read": lambda: self.torch.sum(source, dim=0, out=total),
         }
         times = interleaved(self.timer, calls)
-        moved = {"copy": 2 * BANDWIDTH_BYTES, "read": BANDWIDTH_BYTES}
+        moved = {"copy": LONGEST_COPY_BYTES, "read": BANDWIDTH_BYTES}
         return {name: moved[name] / times[name].median_us / 1e3 for name in calls}
+
+    def copy_of_as_much(self, moved_bytes: int) -> Callable[[], object]:
+        """A copy from device to device that moves so many bytes, read and written ones together, over buffers in
+        turn."""
+        half = round_up(max(1, moved_bytes // 2), LINE_BYTES)
+        count = max(2, -(-ROTATED_BYTES // moved_bytes))
+        sources, targets = (self.torch.zeros(count, half, device="cuda", dtype=self.torch.uint8) for _ in range(2))
+        return over(lambda source, target: target.copy_(source), list(zip(sources, targets, strict=True)))
 
     def product(self, gemm: Gemm, one: Skinny) -> Callable[[Any, Any, Any], None]:
         """launch(a, b, c): the GEMV kernel, and the reduction where k is split."""
-        kernel = one.kernel()
-        first = self.loaded(kernel).prepare(one.grid(kernel), kernel.block, one.arguments())
+        first = self.kernels.gemv(one)
         if one.whole:
             return lambda a, b, c: first.launch(self.stream(), a.data_ptr(), b.data_ptr(), c.data_ptr())
         reduction = Reduction.of(gemm, one.parts, gemm.n, gemm.m * gemm.n)
@@ -188,7 +201,10 @@ class Bench:
             errors[name] = checked(torch, gemm, name, results[0], a, b)
         launches["torch"] = lambda x, y, c: torch.mm(x, y, out=c)
         calls = {name: over(launch, with_results(pairs, results)) for name, launch in launches.items()}
+        copied_bytes = min(gemm.compulsory_bytes, LONGEST_COPY_BYTES)
+        calls[COPY] = self.copy_of_as_much(copied_bytes)
         times = interleaved(self.timer, calls, copies=len(pairs))
+        copy_us = times[COPY].median_us * gemm.compulsory_bytes / copied_bytes
         ran = plan(a, b, out=results[0])
         estimates = {MATMUL: ran.estimated_us}
         estimates |= {described(one): 1e6 * gemv_seconds(one.config, gemm, device("H200")) for one in candidates}
@@ -199,6 +215,7 @@ class Bench:
                 "us": round(found.median_us, 3),
                 "torch_us": round(times["torch"].median_us, 3),
                 "share_of_torch": round(found.share_of(times["torch"]), 4),
+                "share_of_as_long_a_copy": round(copy_us / found.median_us, 4),
                 "estimated_us": round(estimated_us, 2),
                 "gb_per_s": round(gemm.compulsory_bytes / found.median_us / 1e3, 1),
                 "error": float(f"{errors[name]:.2g}"),

@@ -9,7 +9,9 @@ import pytest
 
 from tilewright.dtypes import BF16, F32
 from tilewright.ir.async_stmt import TmaPrefetch, WaitPreviousGrid
+from tilewright.ir.expr import Const, Select
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import For
 from tilewright.ir.visit import walk
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem import Gemm, Order, make_operands
@@ -75,3 +77,21 @@ def test_no_more_is_asked_for_than_there_is() -> None:
 def test_kernels_that_stay_or_do_not_start_early_ask_for_nothing() -> None:
     for other in (replace(SKINNY, persistent=True, raster_rows=16), replace(SKINNY, dependent_launch=False)):
         assert asked(built(other).kernel) == []
+
+
+def test_one_tile_of_what_is_read_once_is_asked_for() -> None:
+    """B leaves the L2 first, as each of its tiles is read once; the kernel before may write it all the same."""
+    found = built(replace(SKINNY, evict_first="B"), constant="")
+    assert asked(found.kernel) == ["B"]
+    (loop,) = [stmt for _, stmt in walk(found.kernel.body) if isinstance(stmt, For) and asked_in(stmt)]
+    assert isinstance(loop.extent, Select) and loop.extent.b == Const(1)
+    operands = make_operands(GEMM)
+    stale = replace(operands, b=np.zeros_like(operands.b))
+    run = simulate(found.kernel, stale, previous=PreviousGrid({"B": operands.b}))
+    assert not run.findings and np.array_equal(run.c, simulate(built(SKINNY, constant="").kernel, operands).c)
+    none = replace(GEMM, k=0, lda=320, ldb=320)
+    assert not simulate(built(replace(SKINNY, evict_first="B"), none, "").kernel, make_operands(none)).findings
+
+
+def asked_in(loop: For) -> bool:
+    return any(isinstance(stmt, TmaPrefetch) for stmt in loop.body)

@@ -14,13 +14,13 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning.on_paper import order_of_plan, version_of
-from tilewright.problem.gemm import Gemm
+from tilewright.planning.on_paper import known_device, order_of_plan, version_of
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Space, todays_order, todays_plan
 from tilewright.winners.database import Database
-from tilewright.winners.keys import Key, kernel_version
+from tilewright.winners.keys import DeviceKey, Key, kernel_version
 from tilewright.winners.lookup import Lookup
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
@@ -47,7 +47,7 @@ PLANS = [
     (
         Gemm(4, 4096, 4096, **WIDE),
         PlanConfig(GemvConfig(split_k=5)),
-        ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split", "reduce_bf16_4x2_128_4"],
+        ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split_early", "reduce_bf16_4x2_128_4"],
     ),
     (Gemm(4, 4096, 4096), PlanConfig(SMALL.with_split_k(3)), ["simt_64x64", "reduce_f32_4x4_128_2"]),
 ]
@@ -103,3 +103,20 @@ def test_what_won_is_what_the_next_search_begins_with_and_whose_bits_it_can_keep
     assert space.is_legal(same)
     assert space.reasons(other)[0].startswith("it sums in another order: shared by")
     assert order_of_plan(gemm, space.alignment, same) == like
+
+
+def test_a_winner_is_known_by_how_its_kernels_start_on_its_device(tmp_path: Path) -> None:
+    """A GEMV kernel starts under the one before on an H200, and on a GPU of fewer SMs as its blocks are shared out."""
+    gemm = Gemm(1, 6528, 4096, BF16, out=BF16, b=Order.COL)
+    versions = {}
+    for sm_count in (132, 114):
+        spec = replace(H200, sm_count=sm_count)
+        prepared = prepare(Space(gemm, spec, []), PlanConfig(GemvConfig()), "sm_90a", CubinCache(tmp_path / "cubins"))
+        versions[sm_count] = version_of(Key.of(spec, gemm), PlanConfig(GemvConfig()))
+        assert prepared.kernel == versions[sm_count]
+    assert versions[132] != versions[114]
+
+
+def test_a_device_that_nobody_lists_has_plans_all_the_same() -> None:
+    assert known_device(DeviceKey("of next year", "13.0", 200)) is None
+    assert known_device(DeviceKey.of(H200)) == H200

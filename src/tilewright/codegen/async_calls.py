@@ -101,15 +101,12 @@ def async_call(stmt: async_stmt.AsyncStmt, expr: CudaExpr, address: Callable[[Re
             return call(store_async_name(stmt.count), *places, expr(stmt.rank), address(stmt.signal))
         case async_stmt.TmaLoad():
             return _tma_load(stmt, expr, address)
-        case async_stmt.TmaPrefetch():
-            expr.used.add(TENSOR_MAP)
-            return call(tma_name(stmt.map, of="tma_prefetch"), f"&{stmt.map.name}", *_box(stmt, expr))
+        case async_stmt.TmaPrefetch() | async_stmt.BulkPrefetch() | async_stmt.L2Prefetch():
+            return _prefetch(stmt, expr, address)
         case async_stmt.TmaStore():
             expr.used.add(TENSOR_MAP)
             name = tma_name(stmt.map, evict_first=stmt.evict_first, of="tma_store")
             return call(name, f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
-        case async_stmt.BulkPrefetch():
-            return call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
         case async_stmt.PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_tensormap", f"&{stmt.map.name}")
@@ -162,6 +159,22 @@ def _tma_load(stmt: async_stmt.TmaLoad, expr: CudaExpr, address: Callable[[Ref],
     arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
     name = tma_name(stmt.map, multicast=stmt.mask is not None, evict_first=stmt.evict_first)
     return expr.call(name, *arguments, *(() if stmt.mask is None else (expr.bits(stmt.mask),)))
+
+
+def _prefetch(
+    stmt: async_stmt.TmaPrefetch | async_stmt.BulkPrefetch | async_stmt.L2Prefetch,
+    expr: CudaExpr,
+    address: Callable[[Ref], str],
+) -> str:
+    match stmt:
+        case async_stmt.TmaPrefetch():
+            expr.used.add(TENSOR_MAP)
+            return expr.call(tma_name(stmt.map, of="tma_prefetch"), f"&{stmt.map.name}", *_box(stmt, expr))
+        case async_stmt.BulkPrefetch():
+            return expr.call("bulk_prefetch", address(stmt.place), str(stmt.size_bytes))
+        case async_stmt.L2Prefetch():
+            there = "true" if stmt.guard is None else expr(stmt.guard)
+            return expr.call("prefetch_l2", address(stmt.place), there)
 
 
 def _box(stmt: async_stmt.TmaLoad | async_stmt.TmaPrefetch | async_stmt.TmaStore, expr: CudaExpr) -> list[str]:

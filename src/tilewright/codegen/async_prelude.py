@@ -346,6 +346,12 @@ def _mbarriers() -> tuple[str, ...]:
     )
 
 
+_L2_PREFETCH = (
+    f"// Prefetches an address to the L2, if it is there.\n{_HEAD} void prefetch_l2(const void* from, bool there) "
+    '{\n    if (there) asm volatile("prefetch.global.L2 [%0];" ::"l"(from));\n}'
+)
+
+
 def _tma() -> tuple[str, ...]:
     """Copies by TMA, and what orders them."""
     return (
@@ -368,6 +374,7 @@ def _tma() -> tuple[str, ...]:
             "cp.async.bulk.prefetch.L2.global [%0], %1",
             '"l"(first), "r"(bytes)',
         ),
+        _L2_PREFETCH,
         *(_tma_store(rank, evict_first=first) for rank in (2, 3, 4) for first in (False, True)),
         _plain(
             "The TMA stores that this thread has started become a group.",

@@ -67,7 +67,7 @@ def _load_streaming(view: str) -> str:
         f"    {view} value{{}};\n"
         "    asm volatile(  // volatile: loads start in the order of the text\n"
         f'        "{{ .reg .pred there; setp.ne.s32 there, %{count + 1}, 0;"\n'
-        f'        " @there ld.global.nc.L1::no_allocate.{ptx} {listed}, [%{count}]; }}"\n'
+        f'        " @there ld.global.L1::no_allocate.{ptx} {listed}, [%{count}]; }}"\n'
         f'        : {outputs} : "l"(from), "r"((int)there));\n'
         "    return value;\n"
         "}"

@@ -168,6 +168,15 @@ class BulkPrefetch(Originated):
 
 
 @dataclass(frozen=True, slots=True)
+class L2Prefetch(Originated):
+    """The L2 is asked for what a thread loads later, where the guard holds. Nothing is read, as by `TmaPrefetch`, so
+    that it may stand before the wait for the kernel that writes there. Source: PTX ISA 9.0, prefetch."""
+
+    place: Ref
+    guard: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TmaStore(Originated):
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them. evict_first: as of `TmaLoad`, what it
@@ -351,6 +360,7 @@ AsyncStmt = (
     | TmaLoad
     | TmaPrefetch
     | BulkPrefetch
+    | L2Prefetch
     | TmaStore
     | PrefetchMap
     | CommitStores

@@ -112,7 +112,7 @@ class Move(Originated):
     settled: its address is a multiple of its bytes whatever its operand's is, and no pass narrows or guards it.
 
     streaming: a load of global memory that no thread repeats and that this kernel does not write: it is not kept in the
-    first-level cache (ld.global.nc.L1::no_allocate).
+    first-level cache (ld.global.L1::no_allocate).
 
     predicated: a store of an f32 to global memory whose guard is a predicate and no branch: a compiler does not put off
     what leads to the value, such as a load from shared memory, until it knows that it is stored.

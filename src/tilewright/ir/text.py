@@ -265,6 +265,9 @@ def async_text(stmt: async_stmt.AsyncStmt, expr: ExprText) -> str:
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}{first}"
         case async_stmt.BulkPrefetch():
             return f"the L2 is asked for {stmt.size_bytes} bytes at {expr.place(stmt.place)}"
+        case async_stmt.L2Prefetch():
+            where = "" if stmt.guard is None else f" where {expr(stmt.guard)}"
+            return f"the L2 is asked for {expr.place(stmt.place)}{where}"
         case async_stmt.PrefetchMap():
             return f"prefetch {stmt.map.name}"
         case async_stmt.CommitStores():

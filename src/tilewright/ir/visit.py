@@ -143,6 +143,7 @@ _PARTS: Mapping[type, _Parts] = {
     async_stmt.StoreAsync: _Parts(("dst", "src", "signal", "rank"), ("dst",), ("src",)),
     async_stmt.TmaPrefetch: _Parts(("at",)),
     async_stmt.BulkPrefetch: _Parts(("place",)),
+    async_stmt.L2Prefetch: _Parts(("place", "guard")),
     async_stmt.TmaStore: _Parts(("src", "at"), (), ("src",)),
     async_stmt.TeamBarrier: _Parts(("number",)),
 }

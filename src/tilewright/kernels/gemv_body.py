@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.dtypes import F32, I32, I64
+from tilewright.ir.async_stmt import L2Prefetch, StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Ref, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
@@ -13,7 +14,7 @@ from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Kernel, Variant, step_
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, ShuffleAdd
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.gemv_space import STAGE_UNROLL, blocks_by_registers
+from tilewright.kernels.gemv_space import ASKED_BYTES, STAGE_UNROLL, blocks_by_registers
 from tilewright.kernels.skinny import few_order, is_k_major, long_of, short_of
 from tilewright.kernels.statements import (
     BLOCK,
@@ -40,10 +41,11 @@ _QUAD = 4
 class GemvBody:
     """The statements of a thread. few, sums: the shared buffers. long_dim: the dimension that blocks share out."""
 
-    def __init__(self, config: GemvConfig, gemm: Gemm, *, batched: bool) -> None:
+    def __init__(self, config: GemvConfig, gemm: Gemm, *, batched: bool, early: bool) -> None:
         self.config = config
         self.gemm = gemm
         self._batched = batched
+        self._early = early
         self.k_major = is_k_major(gemm)
         self.long, self.short = long_of(gemm), short_of(gemm)
         self.long_dim: Dim = "n" if self.long == "B" else "m"
@@ -103,6 +105,7 @@ class GemvBody:
 
         return together(
             self._coordinates(),
+            self._begin(),
             Alloc(self.acc),
             unrolled("r", c.rows, clear),
             Alloc(self.ring),
@@ -133,14 +136,33 @@ class GemvBody:
             Let("batches", ceil_div_of(self.k_length, self.batch_k)),
         )
 
+    def _begin(self) -> Body:
+        """The wait for the kernel before, where this one starts under it; first the L2 is asked for the first loads."""
+        if not self._early:
+            return ()
+        return together(StartNextGrid(), unrolled("u", self._asked_steps, self._ask), WaitPreviousGrid())
+
+    @property
+    def _asked_steps(self) -> int:
+        step_bytes = self.vectors * self.config.width * self.gemm.dtype.bytes * self.config.threads
+        return min(self.config.steps, max(1, ASKED_BYTES // step_bytes))
+
+    def _source(self, k: Expr, vector: Expr) -> tuple[Ref, Expr]:
+        """What a lane loads, and whether it is there: not behind the end of k or of the outputs."""
+        output = self._output(vector)
+        guard = both(below(k, self.k_vectors), below(output, self.many))
+        return self._operand(self.long, output, self.k_begin + k), guard
+
+    def _ask(self, step: Expr) -> Body:
+        k = self._k_of(step)
+        return unrolled("v", self.vectors, lambda v: L2Prefetch(*self._source(k, v), origin=self.long))
+
     def _load(self, batch: Expr, step: Expr) -> Body:
-        """The loads of a step of a batch into the ring; zeros behind the end of k or of the outputs."""
+        """The loads of a step of a batch into the ring, or zeros."""
         k = self._k_of(batch * self.config.steps + step)
 
         def one(vector: Expr) -> Move:
-            output = self._output(vector)
-            guard = both(below(k, self.k_vectors), below(output, self.many))
-            place = self._operand(self.long, output, self.k_begin + k)
+            place, guard = self._source(k, vector)
             return Move(
                 at(self.ring, step, vector, ZERO), place, self.config.width, guard, origin=self.long, streaming=True
             )
@@ -388,13 +410,14 @@ class GemvBody:
         return self._element(operand.name, times(line, operand.leading, near=self.config.near) + column)
 
 
-def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:
-    """The kernel for the formats, orders and epilogue of a problem; sizes are arguments.
+def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE, early: bool = False) -> Kernel:
+    """The kernel for the formats, orders and epilogue of a problem; sizes are arguments. early: it starts under the
+    kernel before it (programmatic dependent launch).
 
     Where k is split, C of the problem is the workspace: f32, row-major, with alpha 1, beta 0 and no epilogue.
     """
     k_major = is_k_major(gemm)
-    body = GemvBody(c, gemm, batched=problems is Problems.STRIDED)
+    body = GemvBody(c, gemm, batched=problems is Problems.STRIDED, early=early)
     split = c.split_k > 1
     blocks_k = binary(Op.DIV, SIZES["k"] + PART_OF_K - 1, PART_OF_K) if split else Const(1)
     outputs = c.outputs_of_block(k_major=k_major)
@@ -402,7 +425,7 @@ def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE)
     tile[body.long_dim] = outputs
     exact: frozenset[Dim] = frozenset(("k",) if k_major and c.whole_k and c.width > 1 else ())
     shape = f"{c.rows}x{c.width}_{c.outputs}x{c.steps}_{c.lanes_k}_{c.warps_k}of{c.warps}"
-    ends = f"{c.chunk}{'_split' if split else ''}"
+    ends = f"{c.chunk}{'_split' if split else ''}{'_early' if early else ''}"
     return verified(
         Kernel(
             f"gemv_{'k' if k_major else 'mn'}_{gemm.dtype.name}_{shape}_{ends}",
@@ -420,5 +443,6 @@ def gemv_kernel(c: GemvConfig, gemm: Gemm, *, problems: Problems = Problems.ONE)
             split_k=SplitK.PARTIALS if split else SplitK.NONE,
             problems=problems,
             blocks=blocks_by_registers(c, gemm),
+            overlapped=early,
         )
     )

@@ -32,7 +32,7 @@ from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment, Shards, Stack
-from tilewright.planning.skinny import Skinny
+from tilewright.planning.skinny import Skinny, Start
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.exchange import Exchange
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
@@ -167,6 +167,11 @@ class Kernels:
         return self.spec.sm_count
 
     @property
+    def knows_device(self) -> bool:
+        """Whether there is a device to ask."""
+        return True
+
+    @property
     def overlaps(self) -> bool:
         """Whether the GPU starts a kernel under the one before."""
         return self.spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
@@ -193,12 +198,14 @@ class Kernels:
 
     def gemv(self, skinny: Skinny, guard: Guard | None = None) -> PreparedLaunch:
         """The launch of a GEMV kernel. Raises what compiling or loading raises, the second time at once."""
-        key = (*skinny.key, guard)
+        start = skinny.start(self.spec) if self.knows_device else Start()
+        key = (*skinny.key, guard, start)
         found = self._auxiliary.get(key)
         if found is None:
-            kernel = skinny.kernel()
+            kernel = skinny.kernel(start.early)
             kernel = kernel if guard is None else guarded(kernel, guard)
-            found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
+            source = replace(print_cuda(kernel), dynamic_shared_bytes=kernel.dynamic_shared_bytes + start.spare_bytes)
+            found = self._auxiliary[key] = Built(self.small(source), kernel)
         values = skinny.arguments(len(found.kernel.guard_flags))
         return found.loaded.prepare(skinny.grid(found.kernel), found.kernel.block, values)
 

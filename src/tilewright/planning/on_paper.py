@@ -10,8 +10,9 @@ import numpy as np
 
 from tilewright.artifacts import CudaSource
 from tilewright.device.arch import SINCE, Feature
+from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, UnknownName
 from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.guard import Guard
 from tilewright.kernels.columns import Columns
@@ -35,7 +36,7 @@ from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.toolchain import Build, check_launchable
 from tilewright.units import ceil_div, format_bytes
-from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version, row_alignment
+from tilewright.winners.keys import ALIGNMENTS, DeviceKey, Key, kernel_version, row_alignment
 from tilewright.winners.lookup import gemm_of
 from tilewright.winners.order import ReductionOrder, order_of
 from tilewright.winners.plan_config import PlanConfig
@@ -89,6 +90,10 @@ class PaperKernels(Kernels):
         return None if self._for is None else self._for.sm_count
 
     @property
+    def knows_device(self) -> bool:
+        return self._for is not None
+
+    @property
     def overlaps(self) -> bool:
         return self._for is None or self._for.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 
@@ -114,7 +119,15 @@ def version_of(key: Key, config: PlanConfig) -> str:
     # A key tells the least alignment only; where rows explain it, addresses are aligned.
     told = key.problem.alignment
     request = Request(gemm, alignment_of_rows(gemm, ALIGNMENTS[0] if told == row_alignment(gemm) else told))
-    return version_of_plan(plan_of(PaperKernels(), request, config))
+    return version_of_plan(plan_of(PaperKernels(known_device(key.device)), request, config))
+
+
+def known_device(key: DeviceKey) -> DeviceSpec | None:
+    """The device of a key, on which a plan may start its kernels otherwise than on others; None if it is in no list."""
+    try:
+        return replace(device(key.name), sm_count=key.sm_count)
+    except UnknownName:
+        return None
 
 
 def alignment_of_rows(gemm: Gemm, most: int = ALIGNMENTS[0]) -> Alignment:

@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
 from tilewright.kernels.gemv_body import gemv_kernel
-from tilewright.kernels.gemv_space import Facts, blocks_that_fit, fitting
+from tilewright.kernels.gemv_space import Facts, blocks_of, blocks_that_fit, fitting, shared_bytes, starts_early
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.planning.cost.gemv import (
@@ -30,7 +30,7 @@ from tilewright.planning.packing import Alignment, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import arguments, grid_of
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, round_up
 
 MOST_ROWS_NARROW = 4
 """Of 2-byte formats, which come twice as fast and must be unpacked; beyond, tensor cores are faster."""
@@ -47,6 +47,17 @@ last wave of their blocks leaves SMs idle. A block an SM is tried as well."""
 
 _STEPS_OF_TIME = 20
 """Times whose logarithms, this many times, round to one number are taken as equal: some 5 %."""
+
+_SHARED_STEP_BYTES = 128
+"""In which an SM hands out shared memory. Source: CUDA occupancy calculator, compute capability 9.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a kernel starts. spare_bytes: of shared memory that a launch takes and no thread uses."""
+
+    early: bool = False
+    spare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +83,23 @@ class Skinny:
         long = long_of(self.problem)
         return replace(self.config, split_k=min(self.parts, 2)), *formats, long, self.stack is not None
 
-    def kernel(self) -> Kernel:
+    def kernel(self, early: bool = False) -> Kernel:
         """The kernel for every problem of the same `key`."""
         config = replace(self.config, split_k=min(self.parts, 2))
-        return gemv_kernel(config, self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
+        problems = Problems.ONE if self.stack is None else Problems.STRIDED
+        return gemv_kernel(config, self.problem, problems=problems, early=early)
+
+    def start(self, spec: DeviceSpec) -> Start:
+        """How the kernel starts on a device. In one wave each SM has room for its share of the blocks and for no more:
+        else those that find SMs on which the kernel before has ended crowd there."""
+        count = 1 if self.stack is None else self.stack.count
+        early = starts_early(self.config, self.problem, spec, count)
+        each = ceil_div(blocks_of(self.config, self.problem, count), spec.sm_count)
+        if not early or each > blocks_that_fit(self.config, self.problem, spec):
+            return Start(early)
+        room_bytes = spec.shared_bytes_per_sm // (each + 1) - spec.reserved_shared_bytes_per_block
+        own_bytes = shared_bytes(self.config, self.problem)
+        return Start(early, max(0, round_up(room_bytes + 1 - own_bytes, _SHARED_STEP_BYTES)))
 
     def grid(self, kernel: Kernel) -> tuple[int, int, int]:
         """Blocks along x, y, z."""

@@ -212,6 +212,7 @@ _UNIT_OPCODES: dict[type, str] = {
     async_stmt.StoreAsync: "STAS",
     async_stmt.TmaPrefetch: "UTMAPF",
     async_stmt.BulkPrefetch: "UBLKPF",
+    async_stmt.L2Prefetch: "CCTL",
     async_stmt.FenceBarriers: "FENCE",
     async_stmt.FenceProxy: "FENCE",
     async_stmt.CommitStores: "UTMACMDFLUSH",

@@ -127,6 +127,7 @@ class Compiler:
                 | async_stmt.StartNextGrid()
                 | async_stmt.TmaPrefetch()
                 | async_stmt.BulkPrefetch()
+                | async_stmt.L2Prefetch()
             ):
                 return PassOp(*here)
             case _:

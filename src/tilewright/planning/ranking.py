@@ -45,7 +45,7 @@ from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, Stack, behind_packing, ways_to_pack
-from tilewright.planning.raster import hinted
+from tilewright.planning.raster import first_out, goes_back
 from tilewright.planning.sharing import most_parts, sharing_k, streaming_k, streaming_waves, with_split_k
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm, Order
@@ -400,7 +400,13 @@ def whole_space(
             if kind == "wgmma":
                 rows = _that_tma_can_serve(rows, gemm, alignment, stack)
                 both = (rows, *clusters)
-                rows, *clusters = (hinted(of, leaves_first(of, read, count), read, spec) for of in both)
+                rows, *clusters = (
+                    of.with_columns(
+                        evict_first=first_out(of, leaves_first(of, read, count), read, spec),
+                        serpentine=1 * goes_back(of, read, spec),
+                    )
+                    for of in both
+                )
             found += [(of, way) for of in (rows, *clusters)]
         tables += _priced(kind, found, gemm, spec, alignment, count, corrected=_CORRECTED)
     return Ranking(tables)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.columns import Column
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.problem.gemm import Gemm
@@ -32,18 +32,11 @@ _KEPT_STRIP = 0.36
 """Share of the L2 that a strip of A may take to stay there, where what is read beside it leaves first: of the H200's 63
 MB one of 21 stays, one of 25 does not."""
 
-_KEPT_BACK = 0.68
-"""Share of the L2 up to which the end of a strip of A is worth keeping for blocks that go back and forth: of the H200's
-63 MB strips of up to 42 were timed."""
-
 _WORTH = 0.9
 """Of what memory is asked for, with strips that stay so, up to which B leaves first."""
 
-_SQUARE = 0.95
-"""Of a wave's columns, so many rows make it as high as it is wide."""
-
-_HIGH = 2200
-"""Rows of C up to which a strip is as high as a square wave."""
+_SQUARE = 2200
+"""Rows of C up to which a strip is no higher than a wave of an H200's blocks is wide."""
 
 _MANY = 3
 """Consumers whose blocks in clusters fall behind each other."""
@@ -60,8 +53,9 @@ def _asked_bytes(c: Any, rows: Column, gemm: Gemm, spec: DeviceSpec) -> tuple[Co
     strip of A alone must fit."""
     m, n, element = float(gemm.m), float(gemm.n) * c.accumulators, gemm.k * gemm.dtype.bytes * c.pieces
     kept = _KEPT_IN_L2 * spec.l2_bytes
-    high, wide = _wave(c, rows, gemm, spec)
-    together = high * wide
+    together = np.minimum(1.0 * spec.sm_count * c.m * c.n * c.accumulators, m * n)
+    high = np.maximum(np.minimum(1.0 * rows * c.cluster_m * c.m, m), together / n)
+    wide = together / high
     at_once = (high + wide) * element + together / c.accumulators * gemm.out.bytes
     anew, strips = m * n / together * (high + wide), np.minimum(n * m / high + m, m * n / together * (high + wide))
     plain = np.where((m + n) * element <= kept, m + n, np.where(at_once <= kept, strips, anew))
@@ -69,53 +63,41 @@ def _asked_bytes(c: Any, rows: Column, gemm: Gemm, spec: DeviceSpec) -> tuple[Co
     return plain * element, streamed * element
 
 
-def _wave(c: Any, rows: Column, gemm: Gemm, spec: DeviceSpec) -> tuple[Column, Column]:
-    """Rows and columns of C, of all sums, that blocks compute at once in strips of so many rows of tiles."""
-    m, n = float(gemm.m), float(gemm.n) * c.accumulators
-    together = np.minimum(1.0 * spec.sm_count * c.m * c.n * c.accumulators, m * n)
-    high = np.maximum(np.minimum(1.0 * rows * c.cluster_m * c.m, m), together / n)
-    return high, together / high
-
-
-def first_out(c: Any, first: Any, gemm: Gemm, spec: DeviceSpec, back: Any = False) -> Any:
+def first_out(c: Any, first: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     """What leaves the L2 first of kernels, or of one, that visit so many rows of tiles together. first: what does
-    anyway. back: whether blocks go back and forth.
-
-    H200, bf16, k = 4096, pairs of kernels in bursts and sustained: ten with a tile for all consumers take 0.992 and
-    0.987 of the time, eight in ping-pong 1.002 and 0.989; two at 5120 1.000 and 0.982; at 2560, where both operands
+    anyway. H200, bf16, k = 4096, pairs of kernels in bursts and sustained: ten with a tile for all consumers take 0.992
+    and 0.987 of the time, eight in ping-pong 1.002 and 0.989; two at 5120 1.000 and 0.982; at 2560, where both operands
     stay anyway, 1.004 and 1.007; at 6144, where a strip has 25 MB, 1.01 to 1.02 in bursts. Where two products of one A
     are computed at once, so that blocks stream two matrices, k = 4096: four without clusters 0.992 to 0.994, fifteen in
     clusters 1.003 to 1.028.
 
     What TMA stores leaves with B, so that it does not push out the strip of A either. 4096 x 14336 x 4096: memory is
     asked for 428 MB instead of 649; 16 pairs of kernels of fresh problems, k from 3136, half of them with halves of
-    lines: 0.997 of the time, 0.991 to 1.001 (record 0097)."""
+    lines: 0.997 of the time, 0.991 to 1.001 (record 0097).
+
+    Not of three consumers in clusters, which fall behind each other: 17 fresh problems by the best such kernel take
+    0.987 of the time without, 0.959 to 1.007 (record 0102)."""
     plain, streamed = _asked_bytes(c, c.raster_rows, gemm, spec)
-    high, wide = _wave(c, c.raster_rows, gemm, spec)
-    element, alone = gemm.k * gemm.dtype.bytes * c.pieces, c.cluster_m * c.cluster_n == 1
-    one_product = (c.accumulators == 1) & (c.pieces == 1)
-    streams = (streamed <= _WORTH * plain) & (alone | (c.accumulators == 1) & (c.consumers < _MANY))
-    kept_end = (high * element <= _KEPT_BACK * spec.l2_bytes) & (high >= _SQUARE * wide)
-    streams |= np.asarray(back) & alone & one_product & kept_end
-    streams |= (high > _HIGH) & _stays_high(c, high, gemm, spec)
-    streams &= (c.raster_rows > 1) & ((first == "") | (first == "C"))
-    beside = np.where(tma_stores(gemm) & (np.asarray(c.subtile) > 0), "BC", np.char.add("B", first))
-    return np.where(streams, beside, first)
+    streams = (c.raster_rows > 1) & (streamed <= _WORTH * plain) & ((first == "") | (first == "C"))
+    streams &= (c.cluster_m * c.cluster_n == 1) | ((c.accumulators == 1) & (c.consumers < _MANY))
+    return np.where(streams, _with_b(c, first, gemm), first)
 
 
-def _stays_high(c: Any, high: Column, gemm: Gemm, spec: DeviceSpec) -> Any:
-    """Whether a strip of A of so many rows of C, higher than a wave is wide, stays in the L2 if B leaves first."""
-    element = gemm.k * gemm.dtype.bytes * c.pieces
-    both = (gemm.m + gemm.n * c.accumulators) * element > _KEPT_IN_L2 * spec.l2_bytes
-    plain = (c.accumulators == 1) & (c.pieces == 1) & (c.consumers < _MANY) & (c.persistent > 0)
-    return plain & both & (high * element <= _KEPT_STRIP * spec.l2_bytes) & (gemm.dtype.bytes == 2)
+def _with_b(c: Any, first: Any, gemm: Gemm) -> Any:
+    """B, what leaves with it anyway, and what TMA stores."""
+    return np.where(tma_stores(gemm) & (np.asarray(c.subtile) > 0), "BC", np.char.add("B", first))
 
 
 def _twice_as_high(kernel: WgmmaConfig, gemm: Gemm, spec: DeviceSpec) -> bool:
-    """Whether strips of twice as many rows of tiles stay as well, so that B is read half as often."""
-    high = kernel.raster_rows * kernel.cluster_m * kernel.m
-    is_lower = high <= _HIGH and 1.5 * high <= gemm.m
-    return is_lower and bool(_stays_high(kernel, np.array(2.0 * high), gemm, spec))
+    """Whether strips of twice as many rows of tiles stay in the L2 as well if B leaves first, which does not stay by
+    itself: B is read half as often. H200, bf16 and f16, the chosen kernels of fresh problems, most of k = 2048 and
+    2560: 0.996 of the time (18), 0.986 where all of A is one strip then (8); e4m3 1.005 (8; record 0102)."""
+    high, row = kernel.raster_rows * kernel.cluster_m * kernel.m, gemm.k * gemm.dtype.bytes
+    most = _KEPT_STRIP * spec.l2_bytes
+    is_plain = kernel.persistent and kernel.accumulators == 1 and kernel.pieces == 1 and kernel.consumers < _MANY
+    is_low = high <= _SQUARE and 1.5 * high <= gemm.m
+    stays = min(2 * high, gemm.m) * row <= most < gemm.n * row
+    return is_plain and is_low and stays and gemm.dtype.bytes == 2 and kernel.evict_first in ("", "C", "B", "BC")
 
 
 def goes_back(c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
@@ -127,12 +109,6 @@ def goes_back(c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     both = (gemm.m + gemm.n * c.accumulators) * element
     again = (c.persistent > 0) & (c.raster_rows > 1) & (both > _KEPT_IN_L2 * spec.l2_bytes)
     return again & (strip > _KEPT_STRIP * spec.l2_bytes) & (gemm.block_scales is None)
-
-
-def hinted(c: Columns, first: Any, gemm: Gemm, spec: DeviceSpec) -> Columns:
-    """Kernels of a table with what leaves the L2 first of each, and whether it goes back and forth."""
-    back = goes_back(c, gemm, spec)
-    return c.with_columns(evict_first=first_out(c, first, gemm, spec, back), serpentine=1 * back)
 
 
 def visited(
@@ -150,10 +126,11 @@ def visited(
         if not _down_columns(kernel, gemm):
             return replace(config, kernel=replace(kernel, raster_rows=1))
     kernel = replace(kernel, raster_rows=int(rows_together(kernel, gemm, spec)))
+    first = first_out(kernel, np.array(kernel.evict_first), gemm, spec)
     if _twice_as_high(kernel, gemm, spec):
         kernel = replace(kernel, raster_rows=2 * kernel.raster_rows)
+        first = _with_b(kernel, kernel.evict_first.replace("B", ""), gemm)
     back = not fixed_order and bool(goes_back(kernel, gemm, spec))
-    first = first_out(kernel, np.array(kernel.evict_first), gemm, spec, back)
     return replace(config, kernel=replace(kernel, evict_first=first.item(), serpentine=back))
 
 

@@ -90,8 +90,9 @@ def _with_b(c: Any, first: Any, gemm: Gemm) -> Any:
 
 def _twice_as_high(kernel: WgmmaConfig, gemm: Gemm, spec: DeviceSpec) -> bool:
     """Whether strips of twice as many rows of tiles stay in the L2 as well if B leaves first, which does not stay by
-    itself: B is read half as often. H200, bf16 and f16, the chosen kernels of fresh problems, most of k = 2048 and
-    2560: 0.996 of the time (18), 0.986 where all of A is one strip then (8); e4m3 1.005 (8; record 0102)."""
+    itself: B is read half as often. H200, bf16 and f16, the chosen kernels of 15 fresh problems, most of k = 2048 and
+    2560: 0.994 of the time, 0.987 to 1.000; of six looked at, of which all of A is one strip then, 0.984. e4m3 1.004
+    (8; record 0102)."""
     high, row = kernel.raster_rows * kernel.cluster_m * kernel.m, gemm.k * gemm.dtype.bytes
     most = _KEPT_STRIP * spec.l2_bytes
     is_plain = kernel.persistent and kernel.accumulators == 1 and kernel.pieces == 1 and kernel.consumers < _MANY

@@ -36,7 +36,7 @@ _WORTH = 0.9
 """Of what memory is asked for, with strips that stay so, up to which B leaves first."""
 
 _SQUARE = 2200
-"""Rows of C up to which a strip is no higher than a wave of an H200's blocks is wide."""
+"""Rows of C up to which a strip is low: a square wave of an H200's blocks has some 2048."""
 
 _MANY = 3
 """Consumers whose blocks in clusters fall behind each other."""

@@ -28,6 +28,7 @@ H200 = device("H200")
 ROWS = (16, 8, 4, 2)
 TALL = WgmmaConfig((256, 128, 64), 1, cluster=(1, 2), raster_rows=16)
 PING_PONG = WgmmaConfig((128, 192, 64), ping_pong=True, cluster=(2, 1), raster_rows=16)
+ALONE = replace(PING_PONG, cluster=(1, 1))
 
 
 def problem(m: int, n: int, k: int, dtype: DType = BF16) -> Gemm:
@@ -148,14 +149,44 @@ def test_no_other_number_of_rows_asks_for_much_less(gemm: Gemm, config: WgmmaCon
     assert told[int(rows_together(config, gemm, H200))] <= max(1.25 * min(told.values()), min(told.values()) + 70e6)
 
 
-@pytest.mark.parametrize(("k", "rows", "first"), [(512, 16, ""), (2560, 8, ""), (4096, 8, "B"), (8192, 8, "")])
+@pytest.mark.parametrize(
+    ("k", "rows", "first"), [(512, 16, ""), (2560, 16, "B"), (3072, 8, ""), (4096, 8, "B"), (8192, 8, "")]
+)
 def test_strips_that_the_l2_keeps_are_as_high_as_they_may_be(k: int, rows: int, first: str) -> None:
     """Of A and B are 64 MiB at k = 4096. B leaves the L2 first where a strip of A stays, and B beside it would not
-    let it; not where both stay, nor where neither does."""
+    let it; not where both stay, nor where neither does. Strips of 4096 rows have 21 MB at k = 2560, 25 at 3072."""
     plan = PlanConfig(PING_PONG)
     found = visited(plan, problem(8192, 8192, k), H200)
     kernel = replace(PING_PONG, raster_rows=rows, evict_first=first, serpentine=k == 8192)
     assert found == replace(plan, kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gemm", "high"),
+    [
+        (ALONE, problem(12288, 21888, 2048), 4096),
+        (replace(PING_PONG, tile=(128, 208, 64)), problem(12288, 21888, 2560), 4096),
+        (ALONE, problem(3072, 14336, 3584), 4096),  # of which 3072 are in C: 22 MB
+        (ALONE, problem(3328, 14336, 3584), 2048),  # 24 MB
+        (ALONE, problem(2400, 21888, 2048), 2048),  # little of A is below a strip
+        (ALONE, problem(12288, 3072, 2048), 2048),  # B stays by itself
+        (ALONE, problem(12288, 21888, 4096, E4M3), 2048),
+        (replace(ALONE, ping_pong=False, consumers=3, tile=(192, 160, 64)), problem(12288, 21888, 2560), 3072),
+    ],
+)
+def test_strips_are_twice_as_high_where_they_stay(kernel: WgmmaConfig, gemm: Gemm, high: int) -> None:
+    found = visited(PlanConfig(kernel), gemm, H200).kernel
+    assert isinstance(found, WgmmaConfig) and found.raster_rows * found.cluster_m * found.m == high
+    assert high < 4096 or found.evict_first == "B"
+    assert visited(PlanConfig(found), gemm, H200).kernel == found
+
+
+@pytest.mark.parametrize(("cluster", "consumers", "first"), [((1, 1), 3, "B"), ((1, 2), 3, ""), ((1, 2), 2, "B")])
+def test_b_stays_beside_clusters_of_three_consumers(cluster: tuple[int, int], consumers: int, first: str) -> None:
+    """They fall behind each other: what has left is asked for again."""
+    kernel = replace(TALL, tile=(192, 160, 64), consumers=consumers, cluster=cluster)
+    found = visited(PlanConfig(kernel), problem(8192, 14336, 4096), H200).kernel
+    assert isinstance(found, WgmmaConfig) and (found.evict_first, found.serpentine) == (first, False)
 
 
 def test_what_leaves_first_besides_is_kept() -> None:

@@ -14,7 +14,7 @@ from tilewright.prediction.advice import advise
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.report.collect import target_for
 from tilewright.report.page import Page, collect_page, page_text
-from tilewright.report.page.ladder import PiecesRow
+from tilewright.report.page.on_gpu import PiecesRow
 from tilewright.runtime.cubin_cache import CubinCache
 
 SHOWN = ("worklog/1", "worklog/8", "worklog/12")
@@ -37,7 +37,7 @@ def page(kernel_cache: Path) -> Page:
         patched.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))
         patched.setattr("tilewright.report.page.ladder.pieces_rows", lambda spec: PIECES)
         patched.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
-        return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
+        return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache, workers=1)
 
 
 @pytest.fixture(scope="module")

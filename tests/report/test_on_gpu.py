@@ -50,7 +50,7 @@ def test_one_core_and_schedules_of_a_file_need_no_process(
     with caller(rungs, workers) as call:
         for rung in rungs:
             begun(call, rung, H200, {}, None)()
-    assert asked == (list(NAMES) if known else rungs)
+    assert asked == rungs
 
 
 def test_an_interrupt_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

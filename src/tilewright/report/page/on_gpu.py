@@ -21,7 +21,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.frontend.options import Precision
 from tilewright.frontend.predicting import predict_precision
-from tilewright.ladders import LADDERS, find_rung
+from tilewright.ladders import is_shipped
 from tilewright.ladders.rung import Rung
 from tilewright.problem.emulation import ALGORITHMS, EMULATIONS, f32_units
 from tilewright.problem.formats import FormatOptions
@@ -72,13 +72,13 @@ class Caller(Protocol):
 
 @contextmanager
 def caller(rungs: Sequence[Rung], workers: int | None = None) -> Iterator[Caller]:
-    """Other processes, to which the rungs of a ladder travel by name; or a thread, for one rung, for which a process
-    is not worth its start, and for the schedules of a user's file. Ctrl-C waits for neither.
+    """Other processes; or a thread, for one rung, for which a process is not worth its start, and for schedules of a
+    user's file, which another process cannot import. Ctrl-C waits for neither.
 
     workers: processes, at most; None: as many as there are cores.
     """
     workers = min(workers or os.cpu_count() or 1, len(rungs))
-    if workers > 1 and all(rung in LADDERS.get(rung.ladder, ()) for rung in rungs):
+    if workers > 1 and all(map(is_shipped, rungs)):
         with Processes(workers, __name__) as processes:
             processes.start(workers)
             yield processes.call
@@ -96,8 +96,7 @@ def begun(
 ) -> Callable[[], OnGpu]:
     """Begins what is said of a rung, and gives what waits for it. A process that is killed is not waited for."""
     folder = None if cache is None else cache.folder
-    is_known = rung in LADDERS.get(rung.ladder, ())
-    future = call(on_gpu, rung.name if is_known else rung, spec, formats, folder)
+    future = call(on_gpu, rung, spec, formats, folder)
 
     def result() -> OnGpu:
         try:
@@ -108,13 +107,12 @@ def begun(
     return result
 
 
-def on_gpu(rung: Rung | str, spec: DeviceSpec, formats: FormatOptions, cache: Path | None) -> OnGpu:
-    """What is said of a rung, or of that of a name. cache: the folder of kernels."""
-    found = find_rung(rung) if isinstance(rung, str) else rung
+def on_gpu(rung: Rung, spec: DeviceSpec, formats: FormatOptions, cache: Path | None) -> OnGpu:
+    """What is said of a rung. cache: the folder of kernels."""
     kernels = CubinCache(cache)
-    speeds = {str(n): speed_at(found, (n, n, n), spec, formats, kernels) for n in SPEED_SIZES}
+    speeds = {str(n): speed_at(rung, (n, n, n), spec, formats, kernels) for n in SPEED_SIZES}
     try:
-        return OnGpu(outlook(found, spec, formats), speeds)
+        return OnGpu(outlook(rung, spec, formats), speeds)
     except TilewrightError:  # the row says why
         return OnGpu(None, speeds)
 

@@ -1,5 +1,6 @@
-"""What the page says of rungs on a GPU that need not be there: edits that would help, speeds at several sizes, and f32
-products by pieces on tensor cores. Most of it is Python, so other processes work it out while this one counts.
+"""What the page says of rungs on a GPU: edits that would help, speeds at several sizes, and f32 products by pieces on
+tensor cores; recorded or predicted, nothing is measured. Most of it is Python, so other processes work it out while
+this one counts.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def page(kernel_cache: Path) -> Page:
         patched.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))
         patched.setattr("tilewright.report.page.ladder.pieces_rows", lambda spec: PIECES)
         patched.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
-        return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache, workers=1)
+        return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -13,30 +14,27 @@ import pytest
 from tilewright.device.catalog import H200
 from tilewright.ladders import find_rung
 from tilewright.report.page import on_gpu
-from tilewright.report.page.on_gpu import OnGpu, begun, caller
-from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.report.page.on_gpu import begun, caller
 
 NAMES = ("worklog/1", "worklog/2")
 
 
 def test_other_processes_say_what_this_one_says(kernel_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
-    cache, rungs = CubinCache(kernel_cache), [find_rung(name) for name in NAMES]
+    rungs = [find_rung(name) for name in NAMES]
+    given = rungs[1], H200, {}, kernel_cache
     with caller(rungs, workers=2) as call:
-        result = begun(call, rungs[1], H200, {}, cache)
-        assert result() == on_gpu.on_gpu(rungs[1], H200, {}, kernel_cache)
+        result = begun(call, on_gpu.on_gpu, *given)
+        assert result() == on_gpu.on_gpu(*given)
 
 
-def test_what_a_killed_process_was_at_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = OnGpu(None, {"1024": 1.0})
-    monkeypatch.setattr(on_gpu, "on_gpu", lambda *given: here)
-
+def test_what_a_killed_process_was_at_is_done_here() -> None:
     def call(work: Any, *given: object) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_exception(BrokenProcessPool("killed"))
         return future
 
-    assert begun(call, find_rung("worklog/1"), H200, {}, None)() is here
+    assert begun(call, divmod, 7, 3)() == (2, 1)
 
 
 @pytest.mark.parametrize(("known", "workers"), [(True, 1), (False, 2)])
@@ -44,18 +42,14 @@ def test_one_core_and_schedules_of_a_file_need_no_process(
     known: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rungs = [find_rung(name) if known else replace(find_rung(name), ladder="mine") for name in NAMES]
-    asked: list[object] = []
     monkeypatch.setattr(on_gpu, "Processes", lambda *given: pytest.fail("a process was started"))
-    monkeypatch.setattr(on_gpu, "on_gpu", lambda rung, *given: asked.append(rung))
     with caller(rungs, workers) as call:
-        for rung in rungs:
-            begun(call, rung, H200, {}, None)()
-    assert asked == rungs
+        assert begun(call, threading.get_ident)() != threading.get_ident()
 
 
 def test_an_interrupt_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    with pytest.raises(KeyboardInterrupt), caller([find_rung("worklog/1")]) as call:
+    with pytest.raises(KeyboardInterrupt), caller([find_rung("worklog/1")], 2) as call:
         first = call(asked.append, 1)
         first.result()
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import FormatOptions, format_name
 from tilewright.report.collect import Progress, Target, collect_ladder
 from tilewright.report.figures import TIMED_SIZE, Size
-from tilewright.report.page.on_gpu import SPEED_SIZES, PiecesRow, begun, caller, pieces_rows
+from tilewright.report.page.on_gpu import SPEED_SIZES, PiecesRow, begun, caller, on_gpu, pieces_rows
 from tilewright.report.page.rungs import RungView, view_of
 from tilewright.report.page.speed import ceiling_of, roofs
 from tilewright.runtime.cubin_cache import CubinCache
@@ -39,7 +39,7 @@ def collect_page(
     formats: FormatOptions | None = None,
     cache: CubinCache | None = None,
     progress: Progress | None = None,
-    workers: int | None = None,
+    workers: int = 1,
 ) -> Page:
     """The page of a ladder for one device; nothing is measured.
 
@@ -49,28 +49,29 @@ def collect_page(
     formats = formats or {}
     spec = target.spec or H200
     with caller(rungs, workers) as call:
-        pieces = call(pieces_rows, spec) if _multiplies_f32(rungs, formats) else None
-        told = [begun(call, rung, spec, formats, cache) for rung in reversed(rungs)][::-1]  # later ones take longest
+        pieces = begun(call, pieces_rows, spec) if _multiplies_f32(rungs, formats) else lambda: ()
+        folder = None if cache is None else cache.folder
+        longest_first = rungs[::-1]
+        begun_of = {rung.label: begun(call, on_gpu, rung, spec, formats, folder) for rung in longest_first}
         rows, _ = collect_ladder(rungs, size, target, formats=formats, cache=cache, progress=tell)
         by_label = {row.rung.label: row for row in rows}
         views = []
         for at, row in enumerate(rows):
             tell(f"drawing {row.rung.name}", at, len(rows))
             views.append(view_of(row, by_label.get(row.rung.builds_on or "")))
-        speeds = []
-        for at, (view, result) in enumerate(zip(views, told, strict=True)):
-            tell(f"trying edits of {view.rung.name}", at, len(views))
-            found = result()
-            views[at] = replace(view, outlook=found.outlook)
-            speeds.append(found.speeds)
-        of_pieces = pieces.result() if pieces is not None else ()
+        found = {}
+        for at, rung in enumerate(longest_first):
+            tell(f"trying edits of {rung.name}", at, len(rungs))
+            found[rung.label] = begun_of[rung.label]()
+        of_pieces = pieces()
+    views = [replace(view, outlook=found[view.rung.label].outlook) for view in views]
     data = {
         "ladder": rungs[0].ladder,
         "device": spec.name,
         "sizes": list(SPEED_SIZES),
         "size": TIMED_SIZE[0],
         "roofs": roofs(spec),
-        "rungs": [_rung_data(view, speed, spec) for view, speed in zip(views, speeds, strict=True)],
+        "rungs": [_rung_data(view, found[view.rung.label].speeds, spec) for view in views],
     }
     return Page(rungs[0].ladder, size, spec, tuple(views), data, of_pieces)
 

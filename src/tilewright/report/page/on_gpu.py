@@ -6,7 +6,6 @@ this one counts.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -72,13 +71,13 @@ class Caller(Protocol):
 
 
 @contextmanager
-def caller(rungs: Sequence[Rung], workers: int | None = None) -> Iterator[Caller]:
+def caller(rungs: Sequence[Rung], workers: int) -> Iterator[Caller]:
     """Other processes; or a thread, for one rung, for which a process is not worth its start, and for schedules of a
     user's file, which another process cannot import. Ctrl-C waits for neither.
 
-    workers: processes, at most; None: as many as there are cores.
+    workers: processes, at most. They import the main program anew, which must not do its work on import.
     """
-    workers = min(workers or os.cpu_count() or 1, len(rungs))
+    workers = min(workers, len(rungs))
     if workers > 1 and all(map(is_shipped, rungs)):
         with Processes(workers, __name__) as processes:
             processes.start(workers)
@@ -92,18 +91,15 @@ def caller(rungs: Sequence[Rung], workers: int | None = None) -> Iterator[Caller
             raise
 
 
-def begun(
-    call: Caller, rung: Rung, spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None
-) -> Callable[[], OnGpu]:
-    """Begins what is said of a rung, and gives what waits for it. A process that is killed is not waited for."""
-    folder = None if cache is None else cache.folder
-    future = call(on_gpu, rung, spec, formats, folder)
+def begun(call: Caller, work: Callable[..., Result], *given: object) -> Callable[[], Result]:
+    """Begins a function, and gives what waits for its result. What a process was at that was killed is done here."""
+    future = call(work, *given)
 
-    def result() -> OnGpu:
+    def result() -> Result:
         try:
             return future.result()
         except BrokenProcessPool:
-            return on_gpu(rung, spec, formats, folder)
+            return work(*given)
 
     return result
 

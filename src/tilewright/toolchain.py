@@ -342,7 +342,8 @@ def operands_from(a: Array, b: Array, c: Array | None = None, *, alpha: float = 
     """
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
-            raise ProblemError(f"{name} has {matrix.ndim} dimension(s), and a matrix has 2: shape {matrix.shape}.")
+            has = counted(matrix.ndim, "dimension")
+            raise ProblemError(f"{name} has {has}, and a matrix has 2: shape {matrix.shape}.")
     if a.shape[1] != b.shape[0]:
         raise ProblemError(
             f"Cannot multiply {a.shape[0]} x {a.shape[1]} by {b.shape[0]} x {b.shape[1]}: "

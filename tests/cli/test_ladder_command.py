@@ -317,3 +317,12 @@ def test_claims_about_a_tile_are_not_asked_of_smaller_problems(cli: Cli, size: s
     ran = cli("ladder", "worklog", "--no-gpu", "--rungs", "6", "--size", size, "--json")
     assert ran.code == 0
     assert {claim["holds"] for claim in ran.json[0]["claims"]} == {holds}
+
+
+def test_the_legend_is_of_the_columns_that_are_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = cli("ladder", "worklog", "--rungs", "1", "--brief", "--size", "64").out
+    monkeypatch.setenv("COLUMNS", "140")
+    wide = cli("ladder", "worklog", "--rungs", "1", "--brief", "--size", "64").out
+    assert "wavefronts:" in wide and "/FMA:" in wide and "bytes used:" in narrow
+    assert "wavefronts:" not in narrow and "/FMA:" not in narrow

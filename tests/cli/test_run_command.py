@@ -91,7 +91,7 @@ def test_empty_matrices_give_what_numpy_gives(multiply: Multiply, shape: tuple[i
         (A.astype(np.float64), B, "A is float64, which no kernel here multiplies.\n  Hint: use float32"),
         (A.astype(np.int32), B, "A is int32, which no kernel here multiplies.\n"),
         (A, B.astype(np.float16), "A is float32 and B is float16.\n  Hint: convert one to the other's dtype.\n"),
-        (A[0], B, "A has 1 dimension(s), and a matrix has 2: shape (29,).\n"),
+        (A[0], B, "A has 1 dimension, and a matrix has 2: shape (29,).\n"),
         (
             np.array([[1, "a"]], dtype=object),
             B,

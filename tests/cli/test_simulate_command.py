@@ -118,8 +118,12 @@ def test_a_limit_of_orders_is_refused_where_no_search_runs(cli: Cli) -> None:
     assert "--most-orders is of a search: add --schedule search, or leave it out." in ran.err
 
 
-def test_the_table_of_traffic_fits_a_narrow_terminal_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("columns", [50, 60, 80, 100])
+def test_the_table_of_traffic_fits_a_narrow_terminal_whole(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     ran = cli("simulate", "worklog/6", "--size", "64")
-    assert max(map(len, ran.out.splitlines())) <= 80
-    assert "…" not in ran.out and "1,024 sectors" in ran.out and "conflicts" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= columns
+    assert "…" not in ran.out and " 5 wavefronts" in ran.out
+    assert ("in all" in ran.out) == (columns == 100) and (" fewest " in ran.out) == (columns >= 80)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import replace
+
 import pytest
 
 from rung_runs import rungs
@@ -54,3 +58,11 @@ def test_a_misspelt_ladder_is_told_the_nearest() -> None:
 def test_what_is_no_name_is_refused(wrong: str) -> None:
     with pytest.raises(UnknownName):
         find_rung(wrong)
+
+
+def test_a_rung_is_pickled_by_its_name() -> None:
+    """What it claims are lambdas."""
+    for rung in (rung for ladder in LADDERS.values() for rung in ladder):
+        assert pickle.loads(pickle.dumps(rung)) is rung and copy.deepcopy(rung) is rung
+    mine = replace(find_rung("worklog/1"), ladder="mine", claims=())
+    assert copy.deepcopy(mine) == mine and copy.deepcopy(mine) is not mine

@@ -51,7 +51,7 @@ def given(step: Step, apart: int) -> Step:
 @pytest.mark.parametrize("order", ["lockstep", "warps", "moments"])
 def test_tiles_of_any_depth_one_after_another(name: str, k: int, order: Any) -> None:
     """Fewer stages than the ring has, as many and more."""
-    gemm = Gemm(400, 136, k, BF16, out=BF16, lda=max(k, 8), ldb=136)
+    gemm = Gemm(400, 72, k, BF16, out=BF16, lda=max(k, 8), ldb=72)
     built = build(gemm, KINDS[name].schedule(gemm))
     assert waits(built.kernel, WaitBarrier) and waits(built.kernel, ArriveBarrier)
     operands = make_operands(gemm)

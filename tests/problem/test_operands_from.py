@@ -31,8 +31,8 @@ def product(operands: Operands, a: Array, b: Array) -> Array:
             matrix(5, 6),
             "Cannot multiply 3 x 4 by 5 x 6: A has 4 columns and B has 5 rows.",
         ),
-        (np.zeros(3, np.float32), matrix(3, 4), "A has 1 dimension(s), and a matrix has 2: shape (3,)."),
-        (matrix(3, 4), np.zeros((2, 4, 5), np.float32), "B has 3 dimension(s), and a matrix has 2: shape (2, 4, 5)."),
+        (np.zeros(3, np.float32), matrix(3, 4), "A has 1 dimension, and a matrix has 2: shape (3,)."),
+        (matrix(3, 4), np.zeros((2, 4, 5), np.float32), "B has 3 dimensions, and a matrix has 2: shape (2, 4, 5)."),
         (
             matrix(3, 4, np.float64),
             matrix(4, 5),

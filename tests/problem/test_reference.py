@@ -13,7 +13,8 @@ import pytest
 from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem import Gemm, Operands, Order, check, make_operands, reference
-from tilewright.problem.reference import as_multiplied
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.reference import as_multiplied, blank_operands
 from tilewright.problem.tolerance import compare, error_bound
 
 
@@ -240,3 +241,17 @@ def test_operands_that_no_memory_holds_are_refused_before_they_are_made(monkeypa
     have(400_000)
     with pytest.raises(ProblemError, match=r"Operands of 224\.0 KiB take 480\.0 KiB .* has 390\.6 KiB of memory"):
         make_operands(gemm)
+
+
+@pytest.mark.parametrize("epilogue", [Epilogue(), Epilogue("n", True)], ids=["plain", "bias and residual"])
+def test_blank_operands_have_the_storages_of_others(epilogue: Epilogue) -> None:
+    gemm = Gemm(7, 9, 5, BF16, out=F32, a=Order.COL, lda=11, epilogue=epilogue)
+    blank, drawn = blank_operands(gemm), make_operands(gemm)
+    for matrix in gemm.matrices:
+        ours, theirs = blank.storage(matrix.name), drawn.storage(matrix.name)
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype) and not ours.any()
+
+
+def test_blank_operands_that_no_memory_holds_are_refused() -> None:
+    with pytest.raises(ProblemError, match=r"more than an address space holds|while they are made"):
+        blank_operands(Gemm(1 << 20, 1 << 20, 1 << 20))

@@ -14,7 +14,7 @@ from tilewright.prediction.advice import advise
 from tilewright.problem.emulation import EMULATIONS
 from tilewright.report.collect import target_for
 from tilewright.report.page import Page, collect_page, page_text
-from tilewright.report.page.ladder import PiecesRow
+from tilewright.report.page.on_gpu import PiecesRow
 from tilewright.runtime.cubin_cache import CubinCache
 
 SHOWN = ("worklog/1", "worklog/8", "worklog/12")

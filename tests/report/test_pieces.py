@@ -11,7 +11,7 @@ import pytest
 from tilewright.device.catalog import device
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, EMULATIONS
 from tilewright.report.page import Page, page_text
-from tilewright.report.page.ladder import pieces_rows
+from tilewright.report.page.on_gpu import pieces_rows
 
 
 def test_every_precision_has_a_bound_a_prediction_and_its_record(

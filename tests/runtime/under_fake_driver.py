@@ -120,7 +120,7 @@ def test_an_unknown_gpu_takes_its_rates_from_the_most_alike(gpu: Gpu) -> None:
     assert (spec.name, spec.sm_count, spec.arch) == ("H20", 78, "sm_90a")
     assert spec.dram_gb_per_s == pytest.approx(2 * 2619e6 * 6144 / 8 / 1e9)
     assert spec.dram_bytes == gpu.memory_bytes
-    assert spec.ffma_latency_clk == H200.ffma_latency_clk
+    assert spec.l2_latency_clk == H200.l2_latency_clk
 
 
 # Launching

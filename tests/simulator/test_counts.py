@@ -109,11 +109,6 @@ class TestShared:
         stores = count(store_shared(THREAD * stride, 32 * 33), Gemm(1, 1, 1)).shared_stores
         assert (stores.requests, stores.wavefronts, stores.excess_wavefronts) == (1, ways, ways - 1)
 
-    def test_accesses_by_width(self) -> None:
-        counters = count(register_tiled(), Gemm(128, 128, 8))
-        assert {width: c.requests for width, c in counters.shared_by_width("store").items()} == {4: 32, 16: 8}
-        assert set(counters.shared_by_width("load")) == {16}
-
 
 def store_shared(index: Expr, elements: int, width: int = 1) -> Kernel:
     tile, x = shared("tile", elements), registers("x", 4)
@@ -155,7 +150,6 @@ class TestSums:
         counters = count(register_tiled(), Gemm(128, 128, 16))
         assert counters.fmas == 128 * 128 * 16 and counters.results == 128 * 128
         assert counters.per_fma(Space.SHARED) == 4 / 64
-        assert counters.bytes_per_fma(Space.SHARED) == 16 * 4 / 64
         assert counters.per_result(Space.GLOBAL) == 16 / 8 * 2 / 64
         assert counters.per_result(Space.SHARED) == 16 * 4 / 64
 

@@ -27,7 +27,7 @@ from tilewright.files import write_whole
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import Prediction, predict_rung
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import make_operands
+from tilewright.problem.reference import blank_operands
 from tilewright.report.templates import rendered
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.schedule.schedule import diff
@@ -167,7 +167,7 @@ def compare(
 def _compared(rung: Rung, gemm: Gemm, spec: DeviceSpec) -> Compared:
     rung = rung.on(spec)
     built = build(gemm, rung)
-    run = built.simulate(make_operands(built.gemm), detectors=False, arithmetic=counting())
+    run = built.simulate(blank_operands(built.gemm), detectors=False, arithmetic=counting())
     try:
         predicted = predict_rung(rung, gemm, spec, cache=CubinCache())
     except CompilerMissing:

@@ -19,6 +19,7 @@ from tilewright.report.explain import Explanation, sentence
 from tilewright.report.explain import explain as explanation_of
 from tilewright.report.outlook import outlook
 from tilewright.toolchain import build, check_compilable
+from tilewright.units import counted
 
 EXAMPLES = (
     "tilewright explain worklog/6",
@@ -57,10 +58,8 @@ def explain(
     counters = explanation.counters
     console = output.out()
     output.paragraph(console, f"{found.title}: {found.idea}", style="bold")
-    threads = built.source.threads_per_block
-    output.paragraph(
-        console, f"{gemm.m} x {gemm.n} x {gemm.k}, {counters.grid_blocks} blocks of {threads} threads", style="dim"
-    )
+    blocks = f"{counted(counters.grid_blocks, 'block')} of {built.source.threads_per_block} threads"
+    output.paragraph(console, f"{gemm.m} x {gemm.n} x {gemm.k}, {blocks}", style="dim")
     console.print()
     for entry in explanation.steps:
         title = f"{entry.number:>3}  {entry.step!r}" if entry.step is not None else "     (asked for by no line)"

@@ -165,11 +165,17 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("\nTFLOP/s", _tflops, 95),
     Column("of\ncuBLAS", _share, 80),
 )
-LEGEND = (
-    "error: norm against float64. sectors, wavefronts: for each load request of global, of shared memory. bytes "
-    "used: of those that global loads move, in whole sectors. load, store conflicts: share of the wavefronts of shared "
-    "loads, of shared stores, that are bank conflicts. /FMA: loads for each multiply-add."
-)
+LEGEND = {
+    "\nerror": "error: norm against float64.",
+    "\nsectors": "sectors: for each load request of global memory.",
+    "wave-\nfronts": "wavefronts: for each load request of shared memory.",
+    "bytes\nused": "bytes used: of those that global loads move, in whole sectors.",
+    "store\nconfl.": "load, store conflicts: share of the wavefronts of shared loads, of shared stores, that are bank "
+    "conflicts.",
+    "global\n/FMA": "/FMA: loads for each multiply-add.",
+    BARRIERS: "bar.: barriers a k step.",
+}
+"""What a column means, by its title."""
 
 
 def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) -> None:
@@ -185,7 +191,7 @@ def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) ->
     console.print(table)
     console.print()
     shown = {column.header for column in table.columns}
-    paragraph(console, LEGEND + (" bar.: barriers a k step." if BARRIERS in shown else ""), style="dim")
+    paragraph(console, " ".join(meaning for title, meaning in LEGEND.items() if title in shown), style="dim")
     for source in _sources(rows, occupancy=OCCUPANCY in shown):
         paragraph(console, source, style="dim")
 

@@ -19,12 +19,12 @@ def check_writable(path: Path) -> None:
         folder = path.absolute().parent
         try:
             tempfile.TemporaryFile(dir=folder).close()
-        except FileNotFoundError:
-            problem = f"there is no folder {str(path.parent)!r}"
         except NotADirectoryError:
             problem = f"{str(folder)!r} is not a folder"
         except OSError as error:
             problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
+            if not folder.is_dir():
+                problem = f"there is no folder {str(path.parent)!r}"
     if problem:
         raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere.")
 

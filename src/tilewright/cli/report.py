@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,15 @@ def report(
     check_writable(path)
     cache = CubinCache()
     with output.progress("climbing") as step:
-        page = collect_page(chosen, parse_size(size), target, formats=formats_of(dtype), cache=cache, progress=step)
+        page = collect_page(
+            chosen,
+            parse_size(size),
+            target,
+            formats=formats_of(dtype),
+            cache=cache,
+            progress=step,
+            workers=os.cpu_count() or 1,
+        )
     write_page(page, path)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     for row in (view.row for view in page.views):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, OwnSize, RungName, chosen_problem, formats_of
+from tilewright.cli.tables import Column, fitting_table
 from tilewright.errors import UnknownName
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
@@ -170,7 +170,7 @@ def _print(
         output.paragraph(console, "nothing found by the detectors", style="green")
     _print_findings(console, findings)
     console.print()
-    console.print(_traffic(counters, narrow=console.width < _WIDE))
+    console.print(fitting_table(console, COLUMNS, _traffic(counters)))
     console.print()
     instructions = ", ".join(f"{amount:,} {opcode}" for opcode, amount in counters.instructions.items() if amount)
     output.paragraph(console, f"Warp instructions: {instructions or 'none'}.", hanging=2)
@@ -193,28 +193,43 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
             output.paragraph(console, line.strip(), indent=len(line) - len(line.lstrip()), hanging=2)
 
 
-_WIDE = 96
-"""Columns that the table of traffic takes with room between its own."""
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """One direction of one memory: what its requests take in all, what each does and at least must."""
+
+    name: str
+    requests: str
+    in_all: str
+    each: str
+    fewest: str = "-"
+    used: str = "-"
+    conflicts: str = "-"
 
 
-def _traffic(counters: Counters, *, narrow: bool) -> Table:
-    """Requests and what they take, a row for each direction of each memory."""
-    padding = 0 if narrow else (0, 1)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=padding)
-    table.add_column("memory", no_wrap=True)
-    for title in ("requests", "take", "a request", "fewest", "bytes used", "bank conflicts"):
-        words = title.replace(" ", "\n") if narrow else title
-        table.add_column(words, justify="right", no_wrap=True)
+COLUMNS: tuple[Column[_Traffic], ...] = (
+    Column("memory", lambda row: row.name, 99, justify_left=True),
+    Column("  requests", lambda row: row.requests, 95),
+    Column("  a request", lambda row: f"  {row.each}", 90),
+    Column("  fewest", lambda row: row.fewest, 70),
+    Column("  in all", lambda row: f"  {row.in_all}", 60),
+    Column("  bytes used", lambda row: row.used, 75),
+    Column("  conflicts", lambda row: row.conflicts, 80),
+)
+
+
+def _traffic(counters: Counters) -> list[_Traffic]:
+    """A row for each direction of each memory."""
+    rows = []
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
-        each, fewest = f"{moved.sectors_per_request:.3g}", f"{moved.fewest_sectors_per_request:.3g}"
+        each, fewest = f"{moved.sectors_per_request:.3g} sectors", f"{moved.fewest_sectors_per_request:.3g}"
         used = f"{moved.used_share:.0%}" if moved.requests else "-"
-        table.add_row(name, f"{moved.requests:,}", f"{moved.sectors:,} sectors", each, fewest, used, "-")
+        rows.append(_Traffic(name, f"{moved.requests:,}", f"{moved.sectors:,}", each, fewest, used))
     for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
-        each, fewest = f"{kept.wavefronts_per_request:.3g}", f"{kept.ideal_wavefronts_per_request:.3g}"
+        each, fewest = f"{kept.wavefronts_per_request:.3g} wavefronts", f"{kept.ideal_wavefronts_per_request:.3g}"
         lost = f"{kept.excess_wavefronts:,}"
-        table.add_row(name, f"{kept.requests:,}", f"{kept.wavefronts:,} wavefronts", each, fewest, "-", lost)
+        rows.append(_Traffic(name, f"{kept.requests:,}", f"{kept.wavefronts:,}", each, fewest, conflicts=lost))
     for name, boxes in (("TMA loads", counters.bulk_loads), ("TMA stores", counters.bulk_stores)):
         if boxes.boxes:
-            each = f"{boxes.sectors / boxes.boxes:.4g}"
-            table.add_row(name, f"{boxes.boxes:,} boxes", f"{boxes.sectors:,} sectors", each, "-", "-", "-")
-    return table
+            each = f"{boxes.sectors / boxes.boxes:.4g} sectors"
+            rows.append(_Traffic(name, f"{boxes.boxes:,}", f"{boxes.sectors:,}", each))
+    return rows

@@ -51,7 +51,6 @@ T4 = DeviceSpec(
     energy_scale=1.78,  # [14]
     fp32_lanes_per_sm=64,  # [2]
     ffma_issue_interval_clk=2,  # [2] 16 lanes per sub-partition
-    imad_shares_fma_pipe=True,  # [12] as sm_80
     tensor=TensorRates(f16_f16=1024, f16_f32=1024, i8_i32=2048),  # [1] 65 TFLOP/s, 130 TOP/s
     max_warps_per_sm=32,  # [4]
     max_blocks_per_sm=16,  # [3]
@@ -95,7 +94,6 @@ A100 = DeviceSpec(
     energy_scale=1.96,  # [14]
     fp32_lanes_per_sm=64,  # [2]
     ffma_issue_interval_clk=2,  # [2] 16 lanes per sub-partition
-    imad_shares_fma_pipe=True,  # [8]
     tensor=TensorRates(f16_f16=2048, f16_f32=2048, bf16_f32=2048, tf32_f32=1024, i8_i32=4096),  # [1]
     max_warps_per_sm=64,  # [4]
     max_blocks_per_sm=32,  # [3]
@@ -126,7 +124,6 @@ RTX_3090 = DeviceSpec(
     energy_scale=0.94,  # [14]
     fp32_lanes_per_sm=128,  # [2]
     ffma_issue_interval_clk=1,  # [2]
-    imad_shares_fma_pipe=False,  # [8]
     tensor=TensorRates(f16_f16=1024, f16_f32=512, bf16_f32=512, tf32_f32=256, i8_i32=2048),  # [2]
     max_warps_per_sm=48,  # [4]
     max_blocks_per_sm=16,  # [3]
@@ -230,7 +227,6 @@ H100 = DeviceSpec(
     board_power_w=700,  # [1]
     fp32_lanes_per_sm=128,  # [2]
     ffma_issue_interval_clk=1,  # [2]
-    imad_shares_fma_pipe=False,  # [8]
     tensor=TensorRates(  # [1]
         f16_f16=4096, f16_f32=4096, bf16_f32=4096, tf32_f32=2048, f8_f32=8192, i8_i32=8192
     ),

@@ -61,8 +61,6 @@ class DeviceSpec:
 
     ffma_issue_interval_clk: clocks between two FFMA of one scheduler (32 lanes over 16 or 32 units).
     alu_issue_interval_clk: the same for integer and logic instructions.
-    imad_shares_fma_pipe: IMAD takes slots of the FMA pipe (sm_80 and before); later it is counted apart.
-    register_banks: of one sub-partition; an FFMA with two reads of one bank waits a clock.
     lsu_instructions_per_clk: per SM, shared and global accesses together.
 
     shared_bytes_per_sm: the largest carve-out. max_shared_bytes_per_block: after opting in;
@@ -90,11 +88,9 @@ class DeviceSpec:
     fp32_lanes_per_sm: int
     ffma_issue_interval_clk: int
     alu_issue_interval_clk: int = 2
-    imad_shares_fma_pipe: bool
     board_power_w: int
     energy_scale: float = 1.0
     schedulers_per_sm: int = 4  # one for each sub-partition
-    register_banks: int = 2
     tensor: TensorRates
 
     # Resources of an SM and how they are handed out
@@ -114,7 +110,6 @@ class DeviceSpec:
     max_registers_per_block: int = 65536
     max_static_shared_bytes_per_block: int = 48 * KIB
     max_shared_bytes_per_block: int
-    max_barriers_per_block: int = 16
     max_blocks_per_cluster: int = 1  # portable; 1 where there are no clusters
     max_grid_x: int = 2**31 - 1
     max_grid_y: int = 65535
@@ -130,7 +125,6 @@ class DeviceSpec:
     dram_gb_per_s: float
 
     # Latencies
-    ffma_latency_clk: int = 4
     shared_latency_clk: int = 23
     l2_latency_clk: int
     dram_latency_clk: int

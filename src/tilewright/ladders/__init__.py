@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.ampere import AMPERE
 from tilewright.ladders.hierarchy import HIERARCHY
@@ -61,4 +64,16 @@ def below(rung: Rung) -> Rung | None:
     return next((r for r in LADDERS.get(rung.ladder, ()) if r.label == rung.builds_on), None)
 
 
-__all__ = ["Claim", "Counts", "LADDERS", "Rung", "below", "find_ladder", "find_rung"]
+def is_shipped(rung: Rung) -> bool:
+    """Whether a rung is of a ladder of `LADDERS`, and not of a user's file."""
+    return rung in LADDERS.get(rung.ladder, ())
+
+
+def _reduced(rung: Rung) -> Any:
+    """A rung that ships is pickled by its name: what it claims are lambdas."""
+    return (find_rung, (rung.name,)) if is_shipped(rung) else rung.__reduce_ex__(4)
+
+
+copyreg.pickle(Rung, _reduced)
+
+__all__ = ["Claim", "Counts", "LADDERS", "Rung", "below", "find_ladder", "find_rung", "is_shipped"]

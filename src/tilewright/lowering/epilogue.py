@@ -58,6 +58,8 @@ from tilewright.lowering.kernel_parts import (
     in_pair,
     is_matrix,
     over_digits,
+    over_elements,
+    running_element,
     value_buffer,
 )
 from tilewright.lowering.products import reads_shared
@@ -183,14 +185,12 @@ class Epilogue:
         """The stores of what is written beside `width` neighbours of C from `place` on. addend, read: of the running
         element. own: as of `ResultStore.store`."""
         body: Body = ()
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         for output in self.plan.outputs[1:]:
             value = value_buffer(output.operand, self.program.gemm.operand(output.operand).dtype, width)
-            assign: Body = (self._assign(Ref(value, (element,)), totals(element), addend, read, output),)
-            if width > 1:
-                assign = (For(ELEMENT, Const(width), assign, unroll=True),)
+            assign = self._assign(Ref(value, (element,)), totals(element), addend, read, output)
             store = ResultStore(self.program, self.exact).store(output, place, value, own)
-            body = (*body, Alloc(value), *assign, *store)
+            body = (*body, Alloc(value), *over_elements(width, (assign,)), *store)
         return body
 
     def _reads(
@@ -258,7 +258,7 @@ class Epilogue:
     ) -> Body:
         """Finished neighbours into registers from `first` on, what they read loaded before, and what is written beside
         them stored."""
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         ahead = {name: as_f32(value) for name, value in own.loaded.items()}
         load, read = self._reads(place, width, {**held.kept(own.digits, own.register), **ahead})
         addend: Expr | None = None
@@ -267,8 +267,7 @@ class Epilogue:
             load = (Alloc(old), Move(Ref(old, (ZERO,)), self._addend(place), width, origin="C"), *load)
             addend = Load(old, (element,))
         here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
-        assign: Body = (self._assign(here, totals(element), addend, read(element)),)
-        assign = (For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign
+        assign = over_elements(width, (self._assign(here, totals(element), addend, read(element)),))
         return (*load, *assign, *self._beside(place, width, totals, addend, read(element), own))
 
     def _store_vector(
@@ -279,7 +278,7 @@ class Epilogue:
         reads_addend: None where beta decides here.
         """
         value = value_buffer("C", self.program.gemm.out, width)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         here = Ref(value, (element,))
         load: Body = ()
         addend: Expr | None = None
@@ -292,9 +291,7 @@ class Epilogue:
             load = (*load, Move(Ref(old, (ZERO,)), self._addend(place), width, needed, origin="C"))
             addend = Load(old, (element,))
         operands, read = self._reads(place, width)
-        assign: Body = (self._assign(here, sums_at(element), addend, read(element)),)
-        if width > 1:
-            assign = (For(ELEMENT, Const(width), assign, unroll=True),)
+        assign = over_elements(width, (self._assign(here, sums_at(element), addend, read(element)),))
         others = self._beside(place, width, sums_at, addend, read(element))  # before C takes the addend's registers
         return (Alloc(value), *load, *operands, *others, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
 
@@ -441,11 +438,9 @@ class Epilogue:
             return sums.over_tiles(store_opaque(self.program, sums, tile))
         width = self._row_access(tile)
         value = value_buffer(tile.staged.name, tile.dtype, width)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         (total,) = sums.results_at(sums.index_at(in_pair(element) if self._packs(sums, tile) else element))
-        copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
-        if width > 1:
-            copy = (For(ELEMENT, Const(width), copy, unroll=True),)
+        copy = over_elements(width, (Assign(Ref(value, (element,)), total, origin=tile.staged.name),))
         row, col = (span.local_index() for span in tile.spans)
         place = tile.at(row, col)
         body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))

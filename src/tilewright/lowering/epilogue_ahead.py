@@ -22,7 +22,7 @@ from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Ref, Var, binary
 from tilewright.ir.register_budgets import MAX_REGISTERS, register_budgets
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.visit import substitute
-from tilewright.lowering.kernel_parts import ELEMENT, beside
+from tilewright.lowering.kernel_parts import beside, running_element
 from tilewright.lowering.subtile_geometry import SubtileGeometry
 from tilewright.problem.values import AddedName
 from tilewright.units import ceil_div
@@ -136,7 +136,7 @@ class MatricesAhead(SubtileGeometry):
 
     def loaded(self, register: Expr, width: int) -> Mapping[AddedName, Expr]:
         """What belongs to a sum of the running chunk, by its number there; with several, to each of them."""
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         return {
             name: Load(self._buffer(name), (self._chunk_number % self.chunks, register + element))
             for name in (self._matrices if self.chunks else ())

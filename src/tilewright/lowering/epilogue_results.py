@@ -27,13 +27,13 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Ref, Select, Var, binary, both, real
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Program
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, ShuffleAdd
+from tilewright.ir.stmt import Alloc, Assign, Body, If, Move, ShuffleAdd
 from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
 from tilewright.lowering.coordinates import base_of, digit_sum, end_of, lane_of, matrix_of, tile_digits
 from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
 from tilewright.lowering.epilogue_scales import Own, check_scales
-from tilewright.lowering.kernel_parts import ELEMENT, beside
+from tilewright.lowering.kernel_parts import beside, over_elements, running_element
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK
@@ -93,7 +93,7 @@ class ResultStore:
     def _kept(self, operand: Operand, place: Ref, value: Buffer) -> Body:
         """The largest so far, with so many neighbours of C from `place` on."""
         width, along = value.elements, self.program.gemm.operand("C").contiguous
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        element = running_element(width)
         inside = [
             binary(Op.LT, self._index(place, dim) + (element if dim == along else ZERO), end_of(self.program, dim))
             for dim in self.program.gemm.operand("C").dims
@@ -103,7 +103,7 @@ class ResultStore:
         here = _largest_of(operand)
         if inside:
             held = Select(both(*inside), held, real(float("-inf")))
-        return self._over(width, (Assign(here, Binary(Op.MAX, Load(here.buffer, here.index), held), origin="C"),))
+        return over_elements(width, (Assign(here, Binary(Op.MAX, Load(here.buffer, here.index), held), origin="C"),))
 
     def end(self, lane: Expr) -> Body:
         """Behind a tile: a partial result of each warp. lane: of the threads that share the tile."""
@@ -169,8 +169,8 @@ class ResultStore:
                 f"{operand.name} is folded in groups of {fold.group} along {along}, and this kernel's are of {group}."
             )
         op = _combining(fold)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        body = self._over(width, self._masked(value, element, place, along, is_row, op))
+        element = running_element(width)
+        body = over_elements(width, self._masked(value, element, place, along, is_row, op))
         if is_row:
             body = (*body, *_folded(value, op))
             width, element = 1, ZERO
@@ -178,7 +178,7 @@ class ResultStore:
         if own is not None and own.in_chunk is not None and not wide:
             (number, held), each = own.in_chunk, value.elements if is_row else 1
             kept = Ref(self._of_chunk(operand, held // each), (number // each + element,))
-            return (*body, *self._over(width, (Assign(kept, Load(value, (element,)), origin="C"),)))
+            return (*body, *over_elements(width, (Assign(kept, Load(value, (element,)), origin="C"),)))
         masks = _masks_of(lanes)
         shuffles = tuple(ShuffleAdd(here, mask, origin="C", op=op) for mask in masks)
         first = None if lanes is None else binary(Op.EQ, lane_of(self.program) // lanes.step % lanes.extent, 0)
@@ -186,7 +186,7 @@ class ResultStore:
             assert own is not None
             return (*body, *shuffles, *self._into_row(operand, place, here, own.register, op, first))
         store = self._stored(operand, place, group, here, ZERO if is_row else element, first)
-        return (*body, *self._over(width, (*shuffles, store)))
+        return (*body, *over_elements(width, (*shuffles, store)))
 
     def _into_row(self, operand: Operand, place: Ref, value: Ref, register: Expr, op: Op, first: Expr | None) -> Body:
         """A group into what its row has already, which is stored behind the last of those that are folded together."""
@@ -259,10 +259,6 @@ class ResultStore:
             here, last = Ref(values, (Const(at),)), both(*first) if first else None
             stores.append(self._stored(operand, begin, group, here, ZERO, last))
         return (*body, *stores)
-
-    @staticmethod
-    def _over(width: int, body: Body) -> Body:
-        return (For(ELEMENT, Const(width), body, unroll=True),) if width > 1 and body else body
 
     def _masked(self, value: Buffer, element: Expr, place: Ref, along: Dim, is_row: bool, op: Op) -> Body:
         """What lies behind the edge of C does not count."""

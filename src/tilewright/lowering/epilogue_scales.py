@@ -26,7 +26,7 @@ from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import base_of, end_of, matrix_of
 from tilewright.lowering.epilogue_plan import Subtile, epilogue_plan
-from tilewright.lowering.kernel_parts import ELEMENT, over_digits
+from tilewright.lowering.kernel_parts import ELEMENT, over_digits, over_elements, running_element
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE
@@ -125,11 +125,10 @@ class BlockScales(SubtileGeometry):
         def finished(
             first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads: bool, width: int, own: Own
         ) -> Body:
-            element: Expr = Var(ELEMENT) if width > 1 else ZERO
+            element = running_element(width)
             here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
             code = Cast(first.buffer.dtype, Binary(Op.MUL, totals(element)[0], scale))
-            assign: Body = (Assign(here, code, origin="C"),)
-            return (For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign
+            return over_elements(width, (Assign(here, code, origin="C"),))
 
         return finished
 

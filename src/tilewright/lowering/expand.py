@@ -169,7 +169,7 @@ class Expansion:
                 last = left_over(self._sums, loop.name, count)
                 return (*self._sums.declared, *start, *nested, *last, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
-            # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
+            # Nothing is reused here, so no loop need be serpentine; and the one whose count reverses it is not around.
             inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
             return (*self._around(inner, self._epilogue.scale_c()), *nested)
         return nested
@@ -269,8 +269,8 @@ class Expansion:
         behind: int = 0,
         tail: Tail | None = None,
     ) -> Body:
-        """The loops of one step's products. head: stands in the turn of the outermost one that `behind` others precede;
-        tail: behind each of its turns."""
+        """The loops of one step's products. head: stands in the iteration of the outermost one that `behind` others
+        precede; tail: behind each of its iterations."""
         loop = loops[0]
         if not head and tail is None:
             return self._nest(loops, env)
@@ -278,12 +278,12 @@ class Expansion:
         (nest,) = inside
         assert isinstance(nest, For) and isinstance(nest.extent, Const)
         body, extent, number = nest.body, nest.extent, Var(nest.var)
-        if outer.turns > 1:
+        if outer.fragments > 1:
             number, own = Var(f"{loop.name}_vec"), Var(f"{nest.var}_of_vec")
-            let = Let(nest.var, number * outer.turns + own)
-            body = (For(own.name, Const(outer.turns), (let, *body), unroll=True),)
-            extent = Const(int(extent.value) // outer.turns)
-        here = (If(binary(Op.EQ, number, behind // outer.turns), head),) if head else ()
+            let = Let(nest.var, number * outer.fragments + own)
+            body = (For(own.name, Const(outer.fragments), (let, *body), unroll=True),)
+            extent = Const(int(extent.value) // outer.fragments)
+        here = (If(binary(Op.EQ, number, behind // outer.fragments), head),) if head else ()
         behind_each = () if tail is None else tail(number)
         unroll = nest.unroll or tail is not None
         return (replace(nest, var=number.name, extent=extent, body=(*here, *body, *behind_each), unroll=unroll),)
@@ -304,14 +304,14 @@ class Expansion:
         unroll = unroll or loop.unroll or (constant and bool(names & self._register_axes))
         inside = (*digits(self.program, loop, Var(loop.name)), *body)
         if loop.turning and loop.extent is not None:
-            turn = Var(f"{loop.name}_forward")
-            backward = binary(Op.EQ, env[self._turns_around(loop).name] % 2, 1)
-            here = Let(loop.name, Select(backward, Const(loop.extent - 1) - turn, turn))
-            return For(turn.name, Const(loop.extent), (here, *inside), unroll)
+            forward = Var(f"{loop.name}_forward")
+            is_backward = binary(Op.EQ, env[self._reverses(loop).name] % 2, 1)
+            here = Let(loop.name, Select(is_backward, Const(loop.extent - 1) - forward, forward))
+            return For(forward.name, Const(loop.extent), (here, *inside), unroll)
         return For(loop.name, extent_of(self.program, loop, self.exact), inside, unroll)
 
-    def _turns_around(self, loop: Loop) -> Loop:
-        """The loop whose count turns `loop`: the nearest one around it that does not turn itself."""
+    def _reverses(self, loop: Loop) -> Loop:
+        """The loop whose odd iterations run `loop` backward: the nearest around it that is not serpentine itself."""
         order = self.program.thread_serial_loops
         return next(outer for outer in reversed(order[: order.index(loop)]) if not outer.turning)
 
@@ -388,17 +388,17 @@ class Expansion:
 
 
 Tail = Callable[[Expr], Body]
-"""What stands behind each turn of the outer loop of products, by the number of the turn."""
+"""What stands behind each iteration of the outer loop of products, by its number."""
 
 _RINGS: dict[Handoff, type[OneStage]] = {Handoff.BLOCK_BARRIER: BlockRing, Handoff.LOCKSTEP: AlternatingHalves}
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """The loop around the products of a step, in turns of as many fragments as one load fills."""
+    """The loop around the products of a step. fragments: of an iteration, as many as one load fills."""
 
     loop: Loop
-    turns: int = 1
+    fragments: int = 1
 
 
 @dataclass(frozen=True)
@@ -463,14 +463,14 @@ class _InnerSteps:
         if not self.rest:
             return self.expansion._nest((), env)
 
-        def tail(turn: Expr) -> Body:
-            return tuple(s for loads in in_place for s in loads.body(turn if loads.looped else ZERO))
+        def tail(iteration: Expr) -> Body:
+            return tuple(s for loads in in_place for s in loads.body(iteration if loads.looped else ZERO))
 
-        outer = Outer(self.rest[0], self._turns(in_place))
+        outer = Outer(self.rest[0], self._fragments_of_a_load(in_place))
         return self.expansion._product_nest(self.rest, env, outer, head, behind, tail if in_place else None)
 
-    def _turns(self, loads: list[Steps]) -> int:
-        """Turns of the schedule's own loop over outer fragments that one load fills fragments for."""
+    def _fragments_of_a_load(self, loads: list[Steps]) -> int:
+        """Iterations of the schedule's own loop over outer fragments that one load fills fragments for."""
         extent = self.rest[0].extent
         counts = {load.count for load in loads if load.looped}
         if not loads or counts == {extent}:

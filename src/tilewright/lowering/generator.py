@@ -90,37 +90,38 @@ class Beside:
     copies: tuple[Steps, ...] = ()
     evenly: bool = False
 
-    def among_loads(self, step: Expr, turns: int) -> Body:
-        """The part of each copy that one step of `turns` starts, behind the loads that its products wait for."""
-        return tuple(stmt for copy in self.copies for stmt in _part(copy, step, turns, self.evenly))
+    def among_loads(self, step: Expr, steps: int) -> Body:
+        """The part of each copy that one step of `steps` starts, behind the loads that its products wait for."""
+        return tuple(stmt for copy in self.copies for stmt in _share(copy, step, steps, self.evenly))
 
-    def among_products(self, step: Expr, turns: int) -> Body:
-        """The copies of one step of `turns`, dealt out in their order, as many in each: loads of fragments and copies
+    def among_products(self, step: Expr, steps: int) -> Body:
+        """The copies of one step of `steps`, dealt out in their order, as many in each: loads of fragments and copies
         wait for the same unit, and the loads, which are needed sooner, come first."""
-        each = ceil_div(sum(copy.count for copy in self.copies), turns)
+        each = ceil_div(sum(copy.count for copy in self.copies), steps)
         found: list[Stmt] = []
-        for turn in range(turns):
-            dealt = _between(self.copies, turn * each, turn * each + each)
-            found += if_any(binary(Op.EQ, step, turn), dealt)
+        for number in range(steps):
+            dealt = _between(self.copies, number * each, number * each + each)
+            found += if_any(binary(Op.EQ, step, number), dealt)
         return tuple(found)
 
 
 NOTHING_BESIDE = Beside()
 
 
-def _part(copy: Steps, turn: Expr, turns: int, evenly: bool) -> Body:
-    """Of a copy in several steps, those of one turn; a copy in one step belongs to the first turn."""
+def _share(copy: Steps, step: Expr, steps: int, evenly: bool) -> Body:
+    """What one of so many steps does of a copy, whose own steps they share out; a copy in one step is done by the
+    first."""
     if not copy.looped:
-        return if_any(binary(Op.EQ, turn, 0), copy.whole())
-    if evenly and copy.count < turns:
-        every = turns // copy.count
-        number = binary(Op.DIV, turn, every)
-        due = both(binary(Op.EQ, binary(Op.MOD, turn, every), 0), binary(Op.LT, number, copy.count))
+        return if_any(binary(Op.EQ, step, 0), copy.whole())
+    if evenly and copy.count < steps:
+        every = steps // copy.count
+        number = binary(Op.DIV, step, every)
+        due = both(binary(Op.EQ, binary(Op.MOD, step, every), 0), binary(Op.LT, number, copy.count))
         return if_any(due, copy.body(number))
-    each = ceil_div(copy.count, turns)
-    number = turn * each + Var(copy.var)
+    each = ceil_div(copy.count, steps)
+    number = step * each + Var(copy.var)
     body = copy.body(number)
-    if each * turns > copy.count:
+    if each * steps > copy.count:
         body = if_any(binary(Op.LT, number, copy.count), body)
     return (For(copy.var, Const(each), body, unroll=True),)
 

@@ -46,6 +46,16 @@ def value_buffer(name: str, dtype: DType, width: int) -> Buffer:
     return Buffer(f"{name}_value", Space.REGISTER, dtype, (width,))
 
 
+def running_element(width: int) -> Expr:
+    """Which element of a vector runs inside `over_elements`."""
+    return Var(ELEMENT) if width > 1 else ZERO
+
+
+def over_elements(width: int, body: Body) -> Body:
+    """`body` for each element of a vector, unrolled."""
+    return (For(ELEMENT, Const(width), body, unroll=True),) if width > 1 and body else body
+
+
 def in_pair(number: Expr) -> Expr:
     """The other one of two neighbours. FMA kernels pack accumulators into vectors so: registers of a vector lie side by
     side, and those of a fragment of B too, so that in the same order each column's would lie in one bank, which an FFMA

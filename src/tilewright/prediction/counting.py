@@ -27,7 +27,7 @@ from tilewright.model.demand import ADDED_PER_COPY
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.prediction.l1_passes import L1Passes
 from tilewright.problem.gemm import Gemm, OperandName
-from tilewright.problem.reference import make_operands
+from tilewright.problem.reference import blank_operands
 from tilewright.simulator import counting, simulate, standard_listeners
 from tilewright.simulator.line_counts import LineCounts
 from tilewright.toolchain import Build, grid_of
@@ -179,7 +179,7 @@ def _counted(sample: _Sample) -> tuple[_Line, ...]:
     joined, passes = JoinedLoads(kernel), L1Passes()
     run = simulate(
         kernel,
-        make_operands(sample.gemm),
+        blank_operands(sample.gemm),
         listeners=(*standard_listeners(), joined, passes),
         detectors=False,
         arithmetic=counting(),

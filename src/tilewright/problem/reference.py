@@ -96,6 +96,17 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
 
 
+def blank_operands(gemm: Gemm) -> Operands:
+    """Zeros in all storages, for runs whose counts are wanted: they take no time, and memory only where it is written.
+
+    Raises ProblemError for matrices that no memory can hold.
+    """
+    _check_addressable(gemm)
+    _check_memory(gemm)
+    a, b, c, *others = (np.zeros(gemm.storage_elements(one.name), one.dtype.numpy) for one in gemm.matrices)
+    return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
+
+
 def check_integer(name: str, value: object, what: str, least: int = 0) -> None:
     """Raises ProblemError for anything but an integer of at least `least`."""
     whole = integer_of(value)

@@ -10,7 +10,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import make_operands
+from tilewright.problem.reference import blank_operands
 from tilewright.report.samples import Request, Side, WorstRequests
 from tilewright.simulator import Counters, counting, standard_listeners
 from tilewright.simulator.line_counts import COUNTED, Amounts, LineCounts, LineKind
@@ -88,7 +88,7 @@ def costs_of(built: Build, progress: Progress | None = None) -> tuple[Counters, 
     """
     worst = WorstRequests()
     run = built.simulate(
-        make_operands(built.gemm),
+        blank_operands(built.gemm),
         listeners=(*standard_listeners(), worst),
         detectors=False,
         arithmetic=counting(),

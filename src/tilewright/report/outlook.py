@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ def outlook(rung: Rung, spec: DeviceSpec, formats: FormatOptions) -> Outlook | N
     """What to do with a rung on a GPU; None where it cannot run there."""
     built, cache = build(rung.gemm(*TIMED_SIZE, **formats), rung.on(spec)), CubinCache()
     try:
-        return Outlook(TIMED_SIZE, predict(built, spec, cache=cache), advise(built, spec, cache=cache))
+        advice = advise(built, spec, cache=cache, now=time.thread_time)  # what is told is not for other work to decide
+        return Outlook(TIMED_SIZE, predict(built, spec, cache=cache), advice)
     except (LaunchError, CompileError):
         return None

@@ -68,7 +68,7 @@ class AllocOp:
             kind = self.context.arithmetic.register_type(self.buffer.dtype)
             convoy.registers[self.number] = RegisterArray(self.buffer, convoy.warps.lanes, kind, poison)
         else:  # in a branch too: the lanes that are elsewhere cannot see this buffer
-            known.forget(poison)
+            known.forget(None if self.context.only_counts(self.buffer.dtype) else poison)
 
 
 @dataclass(slots=True)

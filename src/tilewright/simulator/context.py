@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array
+from tilewright.dtypes import Array, DType
 from tilewright.simulator.arithmetic import Arithmetic
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.convoy import Convoy, RegisterArray
@@ -114,13 +114,17 @@ class Context:
             for hear in self.wire.computed:
                 hear(event)
 
+    def only_counts(self, dtype: DType) -> bool:
+        """Whether nobody will look at numbers of a format; whole ones may be part of an address."""
+        return dtype.is_float and not self.arithmetic.multiplies
+
     def registers(self, site: Site, convoy: Convoy, number: int, first: int, end: int) -> RegisterArray:
         """The registers of a buffer, of which those from `first` to `end` are used: the kernel stops where it has no
         such ones."""
         found = convoy.registers[number]
         assert found is not None, "an Alloc comes before every use"
-        name, elements = found.buffer.name, found.buffer.elements
-        if first < 0 or end > elements:
+        if first < 0 or end > found.elements:
+            name, elements = found.buffer.name, found.elements
             outside = first if first < 0 else end - 1
             self.findings.stop(
                 Kind.OUT_OF_BOUNDS,

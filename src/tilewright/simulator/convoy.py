@@ -36,14 +36,15 @@ class RegisterArray:
     way add to, or multiply, with the number of these and the place where the last was started.
     """
 
-    __slots__ = ("_partial", "_written", "buffer", "data", "dirty", "in_products", "missing")
+    __slots__ = ("_partial", "_written", "buffer", "data", "dirty", "elements", "in_products", "missing")
 
     def __init__(self, buffer: Buffer, lanes: int, dtype: np.dtype[Any], poison: Any) -> None:
         self.buffer = buffer
-        self.data = np.full((buffer.elements, lanes), poison, dtype)
-        self._written = bytearray(buffer.elements)
+        self.elements = buffer.elements
+        self.data = np.full((self.elements, lanes), poison, dtype)
+        self._written = bytearray(self.elements)
         self._partial: dict[int, Array] = {}
-        self.missing = buffer.elements
+        self.missing = self.elements
         self.dirty = True
         self.in_products: dict[tuple[int, int], tuple[int, Site]] = {}
 
@@ -58,12 +59,14 @@ class RegisterArray:
             self.in_products[first, end] = (count - 1, site)
 
     def forget(self, poison: Any) -> None:
-        """The buffer is declared anew: its elements hold nothing."""
-        if self.missing < self.buffer.elements or self._partial:
-            self.data.fill(poison)
-            self._written = bytearray(self.buffer.elements)
+        """The buffer is declared anew: its elements hold nothing. poison: what is read of them; None where nobody
+        looks."""
+        if self.missing < self.elements or self._partial:
+            if poison is not None:
+                self.data.fill(poison)
+            self._written = bytearray(self.elements)
             self._partial.clear()
-            self.missing = self.buffer.elements
+            self.missing = self.elements
 
     def mark(self, elements: Sequence[int], mask: Mask | None) -> None:
         """These elements are written by the lanes of `mask`."""
@@ -95,7 +98,7 @@ class RegisterArray:
     def select(self, lanes: Array) -> RegisterArray:
         """The lanes where `lanes`, (lanes,) bool, is true: a copy of their registers."""
         chosen = object.__new__(RegisterArray)
-        chosen.buffer = self.buffer
+        chosen.buffer, chosen.elements = self.buffer, self.elements
         chosen.data = np.ascontiguousarray(self.data[:, lanes])
         chosen._written = bytearray(self._written)
         chosen._partial = {}

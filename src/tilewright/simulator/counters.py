@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from tilewright.html_text import table
 from tilewright.ir.buffer import Space
@@ -157,11 +157,6 @@ class Counters:
         """Wavefronts in which wgmma reads its operands from shared memory: not by threads, so no `shared_loads`."""
         return sum(line.executions // GROUP_WARPS * line.tile_wavefronts for line in self.lines)
 
-    def shared_by_width(self, kind: Literal["load", "store"]) -> dict[int, SharedCounts]:
-        """Shared accesses by bytes a lane."""
-        widths = sorted({line.width_bytes for line in self.lines if line.space is Space.SHARED and line.kind == kind})
-        return {width: self.where(lambda line, w=width: line.width_bytes == w)._shared(kind) for width in widths}  # type: ignore[misc]
-
     @property
     def bulk_loads(self) -> TmaCounts:
         return self._bulk("bulk load")
@@ -205,9 +200,6 @@ class Counters:
     def per_fma(self, space: Space) -> float:
         """Loads by lanes (instructions) for each multiply-add."""
         return _ratio(self.total("lanes", "load", space), self.fmas)
-
-    def bytes_per_fma(self, space: Space) -> float:
-        return _ratio(self.total("bytes_asked", "load", space), self.fmas)
 
     def per_result(self, space: Space) -> float:
         """Loads by lanes (instructions) for each element of C that is stored."""

@@ -212,11 +212,6 @@ class Transfer(MemorySide):
         first = self.first(convoy.slots)
         return self.context.touched(self.site, convoy, self.array, first, first + self.width), first
 
-    @property
-    def _is_counted_only(self) -> bool:
-        """Whether nobody will look at the numbers that are moved; whole ones may be part of an address."""
-        return self.buffer.dtype.is_float and not self.context.arithmetic.multiplies
-
 
 @dataclass(slots=True)
 class LoadOp(Transfer):
@@ -226,7 +221,7 @@ class LoadOp(Transfer):
         pattern, offset = self.reach(convoy)
         registers, first = self._registers(convoy)
         access = self.tell(convoy, pattern, offset)
-        if not self._is_counted_only:
+        if not self.context.only_counts(self.buffer.dtype):
             self._fill(registers.data[first : first + self.width], convoy, access)
         if registers.missing:
             registers.mark(range(first, first + self.width), convoy.mask)
@@ -276,7 +271,7 @@ class StoreOp(Transfer):
             if bare is not None:
                 self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         access = self.tell(convoy, pattern, offset)
-        if not self._is_counted_only:
+        if not self.context.only_counts(self.buffer.dtype):
             self.put(convoy, access, registers.data[first : first + self.width])
 
 

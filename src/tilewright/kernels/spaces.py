@@ -185,10 +185,15 @@ def mma_core(gemm: Gemm) -> Columns:
     return found
 
 
+_CLUSTERS = (1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4)
+"""Of wgmma, blocks along m and along n. Both ways only where each block has one tile: small tiles ask more of the L2
+than it gives, and such a cluster asks once for A and for B."""
+
+
 def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
-    common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
+    common: dict[str, Any] = {"k": (k,), "cluster": range(len(_CLUSTERS)), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), "serpentine": (0,), **options}
     across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)
@@ -201,9 +206,9 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
         product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,)),
         product(**columns, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(1,)),
     )
-    c = c.with_columns(
-        cluster_m=1 + (c.cluster == 1) + 3 * (c.cluster == 3), cluster_n=1 + (c.cluster == 2) + 3 * (c.cluster == 4)
-    )
+    along_m, along_n = np.array(_CLUSTERS).T
+    c = c.with_columns(cluster_m=along_m[c.cluster], cluster_n=along_n[c.cluster])
+    c = c[(np.minimum(c.cluster_m, c.cluster_n) == 1) | (c.persistent == 0)]
     c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * c.staged)
     small = (c.m * c.n <= wgmma.SMALL_TILE) & (c.persistent == 0)
     c = c[(c.blocks == 1) | small]

@@ -304,7 +304,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         slowest = np.maximum(slowest, fragment_clocks(c))
         slowest = np.maximum(slowest, (a_rows + b_rows) * row_bytes / used.arrival)
         together = blocks_together(c) * np.ones(len(c), dtype=np.int64)
-        clustered = (c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4)
+        clustered = (c.cluster_m * c.cluster_n >= 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes

@@ -44,6 +44,6 @@ def runs_as_counted(plan: Plan, cubins: Mapping[CudaSource, Cubin], spec: Device
     given, shared = cubin.resources, shared_bytes(c, read)
     registers = np.array([given.registers])
     found = blocks_that_fit(spec, warps=warps_of(c), registers_per_thread=registers, shared_bytes=shared)
-    counted = blocks_per_sm("simt", c, read, spec) - config.kernel.double_buffered_fragments
+    counted = blocks_per_sm("simt", c, read, spec)
     is_full = found >= np.minimum(counted, needed)
     return bool(is_full[0]) and given.spill_store_bytes <= _FEW_SPILLED_BYTES

@@ -67,6 +67,8 @@ def test_fragments_ahead_are_no_excuse_for_a_block_less() -> None:
     ahead = SimtConfig((32, 128, 16), (32, 64), **by_async, double_buffered_fragments=True, interleaved_copies=True)
     gemm = Gemm(197, 2880, 4096)
     assert is_full(ahead, gemm, Given(168)) and not is_full(ahead, gemm, Given(172))
+    stream = replace(ahead, split_k=1, stream_k=True, persistent=True, raster_rows=8)
+    assert is_full(stream, gemm, Given(172))
 
 
 def test_a_small_grid_needs_no_second_block() -> None:

@@ -61,6 +61,16 @@ def test_as_many_blocks_as_are_counted_on(config: SimtConfig) -> None:
     assert is_full(small, gemm, Given(96)) and not is_full(small, gemm, Given(160))
 
 
+def test_fragments_ahead_are_no_excuse_for_a_block_less() -> None:
+    """As 32 x 128 x 16 of 197 x 2880 x 4096: 644 blocks, five for the busiest SM, of which four had room."""
+    by_async: Any = {"a_transport": "cp_async", "b_transport": "cp_async", "stages": 4, "split_k": 4}
+    ahead = SimtConfig((32, 128, 16), (32, 64), **by_async, double_buffered_fragments=True, interleaved_copies=True)
+    gemm = Gemm(197, 2880, 4096)
+    assert is_full(ahead, gemm, Given(168)) and not is_full(ahead, gemm, Given(172))
+    stream = replace(ahead, split_k=1, stream_k=True, persistent=True, raster_rows=8)
+    assert is_full(stream, gemm, Given(172))
+
+
 def test_a_small_grid_needs_no_second_block() -> None:
     config = SimtConfig((64, 64, 16), (32, 32), unroll=8)
     one, two = (Gemm(64, 64 * tiles, 512, b=Order.COL) for tiles in (132, 133))

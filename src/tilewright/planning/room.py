@@ -31,7 +31,8 @@ def runs_as_counted(plan: Plan, cubins: Mapping[CudaSource, Cubin], spec: Device
 
     Nothing tells before compiling what ptxas gives a thread: guards of single elements took up to 120 registers more
     than was thought. Of 154 choices 9 had fewer blocks, which took 1.29 of what was estimated, the others 0.998; five
-    kernels that spill 340 bytes took 0.99 to 1.38 (f32, H200, benchmarks/results/choice_of_simt.json).
+    kernels that spill 340 bytes took 0.99 to 1.38 (f32, H200, benchmarks/results/choice_of_simt.json). Blocks of
+    stream-K that load fragments ahead may be one less: those that run share out all of k (docs/decisions/0098).
     """
     product = next((step for step in plan.steps if step.multiplied is not None), None)
     if not cubins or product is None or product.multiplied is None:
@@ -44,6 +45,7 @@ def runs_as_counted(plan: Plan, cubins: Mapping[CudaSource, Cubin], spec: Device
     given, shared = cubin.resources, shared_bytes(c, read)
     registers = np.array([given.registers])
     found = blocks_that_fit(spec, warps=warps_of(c), registers_per_thread=registers, shared_bytes=shared)
-    counted = blocks_per_sm("simt", c, read, spec) - config.kernel.double_buffered_fragments
+    shares = config.kernel.stream_k and config.kernel.double_buffered_fragments
+    counted = blocks_per_sm("simt", c, read, spec) - shares
     is_full = found >= np.minimum(counted, needed)
     return bool(is_full[0]) and given.spill_store_bytes <= _FEW_SPILLED_BYTES

@@ -3,12 +3,12 @@
     python benchmarks/gemv.py --out benchmarks/results/gemv_h200.jsonl
     python benchmarks/gemv.py --problems 1x8192x8192:NT:bf16 --sweep 12
 
-A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy of 128 MiB and of a read of 1 GiB is measured. Then each problem
-runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where it has one, beside torch.mm; --sweep
-also times so many other configurations of it, best estimate first, so that estimates can be held against times. Then
-copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through
-more than four times the L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured
-bandwidths, of PyTorch's time, and of the time of a copy that moves as many bytes in the same kind of graph.
+A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy of 128 MiB and of a read of 1 GiB is measured. Then each
+problem runs as `matmul` runs it, whatever kernel that is, and by the GEMV kernel where it has one, beside torch.mm;
+--sweep also times so many other configurations of it, best estimate first, so that estimates can be held against times.
+Then copies (padded, transposed) beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated
+through more than four times the L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the
+measured bandwidths, of PyTorch's time, and of the time of a copy that moves as many bytes in the same kind of graph.
 --build-only prints configurations, registers and estimates; it needs no GPU.
 """
 

@@ -193,7 +193,13 @@ than it gives, and such a cluster asks once for A and for B."""
 def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
-    common: dict[str, Any] = {"k": (k,), "cluster": range(len(_CLUSTERS)), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
+    common: dict[str, Any] = {
+        "k": (k,),
+        "cluster": range(len(_CLUSTERS)),
+        "split_k": (1,),
+        "persistent": (0, 1),
+        "blocks": (1, 2),
+    }
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), "serpentine": (0,), **options}
     across = (gemm.a is Order.COL) + (gemm.b is Order.ROW)

@@ -326,6 +326,7 @@ def test_clusters_and_ping_pong_of_a_problem_have_tiles_for_all(rows: int) -> No
     assert (tiles[c.ping_pong > 0] > 132).all() and (c.tiles == tiles).all()
     both = (c.cluster_m > 1) & (c.cluster_n > 1)
     assert set(c.cluster_m[both] * c.cluster_n[both]) == {4, 8} and not c.persistent[both].any()
+    assert (tiles[both] <= 132).all() and both[tiles == 128].any()
     narrow = candidates.table_of("wgmma", replace(gemm, m=64), H200)
     assert (narrow.least_m < 64).all() and narrow.m.max() >= 64
 

@@ -186,8 +186,8 @@ def mma_core(gemm: Gemm) -> Columns:
 
 
 _CLUSTERS = (1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4)
-"""Of wgmma, blocks along m and along n. Both ways only where each block has one tile: small tiles ask more of the L2
-than it gives, and such a cluster asks once for A and for B."""
+"""Of wgmma, blocks along m and along n. Both ways only where each block has one tile: small tiles ask for more than the
+L2 gives, and such a cluster asks once for A and for B (record 0104)."""
 
 
 def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:

@@ -195,12 +195,14 @@ H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4
 
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
-    """Tiles that a problem fills and that keep the SMs busy."""
+    """Tiles that a problem fills and that keep the SMs busy. Ping-pong where tiles wait for SMs, and clusters both ways
+    where none does."""
     across = (reads_orders(gemm) and gemm.operand(name).contiguous != "k" for name in ("A", "B"))
     c = _core(wgmma_core(gemm), len(gemm.products), tuple(gemm.dtype.bytes * of for of in across))
     rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
     tiles = rows * columns
-    kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
+    waits = tiles * count > spec.sm_count
+    kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & np.where(waits, c.both_ways == 0, c.ping_pong == 0)
     if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
         kept &= (c.least_m < gemm.m) & (c.least_n < gemm.n)
     return c.with_columns(tiles=tiles)[kept]
@@ -217,6 +219,7 @@ def _core(core: Columns, products: int, across_bytes: tuple[int, int]) -> Column
         least_n=_next_smaller(core.n, kind, boxes_across(b_bytes * core.n)),
         shared_bytes=wgmma.shared_bytes(core),
         k_tile_work=k_tile_work(core, products),
+        both_ways=(core.cluster_m > 1) & (core.cluster_n > 1),
     ).kept()
 
 

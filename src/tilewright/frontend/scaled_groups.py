@@ -269,3 +269,8 @@ def _settled(
     if request is None:
         return KnownCall(device, make, None)
     return KnownCall(device, make, planned_groups(library, request, device))
+
+
+def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
+    """What runs for a call that was made before, for people."""
+    return KNOWN[key_of(library, transposed(arrays) or arrays, _NAME, options, room)].words

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+from typing import SupportsIndex
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+
+
+def integer_of(value: object) -> int | None:
+    """`value` as an int, also if it is one of NumPy's; None if it is not an integer. True is not a size."""
+    if type(value) is int:
+        return value
+    return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
 from tilewright.artifacts import Extent
 from tilewright.dtypes import ALL, F32, FP8_FORMATS, TF32_FORMATS, DType
@@ -20,7 +19,7 @@ from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN, READY_MADE, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind, TmaMatrix
 from tilewright.problem.values import AddedName, Fold
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, integer_of
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C", "A1", "A2", "B1", "B2"]
@@ -157,13 +156,6 @@ LARGEST_SIZE = 2**31 - 1
 
 LARGEST_FACTOR = (2 - 2**-23) * 2.0**127
 """The largest number of f32, in which kernels take alpha and beta."""
-
-
-def integer_of(value: object) -> int | None:
-    """`value` as an int, also if it is one of NumPy's; None if it is not an integer. True is not a size."""
-    if type(value) is int:
-        return value
-    return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
 
 
 def _check_factor(name: str, value: Any) -> None:

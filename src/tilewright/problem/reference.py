@@ -14,10 +14,10 @@ from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName
-from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import AddedName, Exact, evaluate
-from tilewright.units import format_bytes
+from tilewright.units import format_bytes, integer_of
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""

@@ -11,7 +11,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For, If, Let
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import edited
-from tilewright.problem.gemm import Gemm, integer_of
+from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands, make_operands, view
 from tilewright.report.debugger.page import Watched
 from tilewright.report.debugger.texts import texts_of
@@ -19,7 +19,7 @@ from tilewright.simulator.launch import Block
 from tilewright.simulator.machine import Order
 from tilewright.simulator.recorder import MOST_MOMENTS, record
 from tilewright.toolchain import Build
-from tilewright.units import type_name
+from tilewright.units import integer_of, type_name
 
 _VALUES = np.array([-3, -2, -1, 1, 2, 3], np.float32)
 """Every format holds them, sums of thousands of their products are exact, and none is 0, which nothing would change."""

@@ -68,8 +68,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from functools import cache, partial
-from itertools import islice, zip_longest
+from functools import partial
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,21 +76,13 @@ from typing import Any
 
 from named_problems import problem_named, request_of
 from stretches import stretches_of
+from sweep_plans import SPREAD, Drawing, candidates_of
 
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
-from tilewright.kernels.wgmma import MAX_STAGES, WgmmaConfig, deepest
-from tilewright.planning.account import PaperGpu
-from tilewright.planning.assembly import Request
-from tilewright.planning.candidates import families
-from tilewright.planning.dispatch import Dispatcher
-from tilewright.planning.estimates import estimated
-from tilewright.planning.on_paper import PaperKernels
-from tilewright.planning.ranking import Ranking, core_of, estimate_us, packings_for, ranked, whole_space
+from tilewright.planning.ranking import estimate_us
 from tilewright.problem.formats import FP8
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
@@ -108,8 +99,6 @@ from tilewright.suite.sweep import Target
 from tilewright.suite.timing import Times
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
-from tilewright.winners.database import shipped_winners
-from tilewright.winners.keys import Key, row_alignment
 from tilewright.winners.plan_config import PlanConfig
 
 GRAPH_US = 2500.0
@@ -118,234 +107,10 @@ AGAIN = 7
 """Rounds of what is timed once more."""
 
 MOST_CALLS = 800
-SPREAD = 0.07
-
-
-def candidates_of(
-    problem: Problem | Batched,
-    spec: DeviceSpec,
-    count: int,
-    cluster_k: int = 0,
-    spread: float = SPREAD,
-    families: str = "",
-    near: int = 0,
-    kinds: int = 0,
-    classes: int = 0,
-) -> list[Candidate]:
-    """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
-    many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, as far as they
-    can multiply, each behind each packing; by default wgmma where it can, as mma.sync is hardly ever faster, or else
-    what there is. near: `near_choice` in their place. kinds: so many kernels of each of `of_each_kind`."""
-    if classes:
-        return beside_choice(problem, spec, classes, count)
-    if near:
-        return near_choice(problem, spec, near, spread)
-    request = request_of(problem)
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
-    found: dict[PlanConfig, float] = {}
-    for several in spaces_of(request, spec, families):
-        for space in several:
-            found |= {config: us for us, config in islice(space, -(-3 // len(several)))}
-            for at, (us, config) in enumerate(space.drawn(-(-count // len(several)), seed, spread)):
-                flips = at % 2 and config.kernel.kind == "simt"  # the space has them without dependent launch alone
-                found[others([config])[0] if flips else config] = us
-    ranking = [*islice(estimated(request, spec), 60)]
-    cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
-    best = sorted(cores.values(), key=ranking.index)
-    split = {getattr(one.kernel, "split_k", 1): one for one in reversed(ranking)}
-    asked = [*shipped_for(problem, spec), *ranking[:3], *best[:6], *others(best[:4])]
-    asked += sorted(split.values(), key=ranking.index)[:3]
-    asked += sharing_k(request, spec, cluster_k)
-    asked += of_each_kind(request, spec, kinds)
-    today = {one: estimate_us(one, gemm, spec, alignment, stack) for one in asked}
-    return [
-        Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
-    ]
-
-
-def beside_choice(problem: Problem | Batched, spec: DeviceSpec, classes: int, count: int) -> list[Candidate]:
-    """The choice, its next three kernels, the best priced of so many classes of kernels of wgmma, as many others drawn
-    near the best, and of a small problem a few of mma.sync."""
-    request = request_of(problem)
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    cores: dict[object, PlanConfig] = {}
-    for one in islice(estimated(request, spec), 60):
-        cores.setdefault(core_of(one), one)
-    found = list(islice(cores.values(), 4))
-    for family, most in (("wgmma", classes), ("mma", 3 if request.gemm.compulsory_bytes < _SMALL_BYTES else 0)):
-        if not most or family not in families(gemm, spec):
-            continue
-        space = whole_space(gemm, spec, alignment, stack=stack, family=family)
-        best: dict[object, PlanConfig] = {}
-        for us, one in islice(space, _MOST_OF_KINDS):
-            if us > _MOST_NEAR * space[0][0] or len(best) == most:
-                break
-            best.setdefault(class_of_kernel(one), one)
-        found += best.values()
-        have = set(map(core_of, found))
-        drawn_ones = space.drawn(count + len(have), hash((gemm.m, gemm.n, gemm.k)) % 2**31, _WIDE)
-        found += list(
-            islice((one for _, one in drawn_ones if core_of(one) not in have), count if family == "wgmma" else 0)
-        )
-    told = {one: estimate_us(one, gemm, spec, alignment, stack) for one in found}
-    most_us = _MOST_NEAR * min(told.values())
-    return [Candidate(one, us) for at, (one, us) in enumerate(told.items()) if at < 4 or us <= most_us]
-
-
-def class_of_kernel(config: PlanConfig) -> tuple[object, ...]:
-    """Of a kernel: its sides, schedule, cluster, the way to share the sum over k, and what is packed."""
-    kernel = config.kernel
-    names = ("swap_ab", "ping_pong", "cluster", "persistent", "consumers")
-    return (*way_to_share(config), *(getattr(kernel, name, None) for name in names), bool(config.packed))
-
-
-_SMALL_BYTES = 8 << 20
-"""Of the matrices of a problem for which mma.sync may be as fast as wgmma."""
-
-_WIDE = 0.1
-"""`SPREAD` beside the best of each class."""
-
-
-def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread: float) -> list[Candidate]:
-    """What a choice must tell apart: its first four kernels, and others drawn near the best of those that it prices, as
-    many of each way to share the sum over k; with its GEMV kernel. spread: see `Ranking.drawn`."""
-    request = request_of(problem)
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    rng = random.Random(hash((gemm.m, gemm.n, gemm.k)))
-    told = list(ranked(gemm, spec, alignment, stack=stack, promote_every=request.promote_every, corrected=4000))
-    kernels = {one if one.kernel.kind == "simt" else core_of(one): (us, one) for us, one in reversed(told)}
-    best = sorted(kernels.values(), key=lambda one: one[0])
-    drawn_near = [one for one in best[4:] if one[0] <= _MOST_NEAR * best[0][0]]
-    drawn_near.sort(key=lambda one: log(one[0]) + rng.gauss(0.0, spread))
-    ways: dict[object, list[tuple[float, PlanConfig]]] = {}
-    for one in drawn_near:
-        ways.setdefault(way_to_share(one[1]), []).append(one)
-    half = max(0, count - 4) // 2
-    found = best[:4] + drawn_near[:half]
-    turns = (one for several in zip_longest(*ways.values()) for one in several if one)
-    found += list(islice((one for one in turns if one not in found), count - len(found)))
-    chosen = taken(request, spec)
-    gemv = [one for one in islice(estimated(request, spec), 500) if one.kernel.kind == "gemv"]
-    drawn_ones = [otherwise_copied(one) if rng.random() < 0.4 else one for _, one in found[4:]]
-    plans = dict.fromkeys([*([chosen] if chosen else []), *(one for _, one in found[:4]), *drawn_ones, *gemv])
-    return [Candidate(one, estimate_us(one, gemm, spec, alignment, stack)) for one in plans]
-
-
-def taken(request: Request, spec: DeviceSpec) -> PlanConfig | None:
-    """What dispatch takes where nothing was measured: it passes over kernels of which the compiler made less."""
-    gpu: Any = PaperGpu(spec.name, spec.arch)
-    dispatcher = Dispatcher(gpu)
-    dispatcher.kernels = PaperKernels(spec, compiles=True)
-    return next((one.multiplied.config for one in dispatcher.plan(request).steps if one.multiplied), None)
-
-
-_MOST_NEAR = 1.4
-"""Times of the best estimate: what is slower is out of the question."""
-
-
-def otherwise_copied(config: PlanConfig) -> PlanConfig:
-    """The same with copies between the k steps, or without, where a SIMT kernel can have them."""
-    kernel = config.kernel
-    if not isinstance(kernel, SimtConfig) or kernel.unroll != kernel.tile[2]:
-        return config
-    return replace(config, kernel=replace(kernel, interleaved_copies=not kernel.interleaved_copies))
-
-
-def way_to_share(config: PlanConfig) -> object:
-    """How blocks share the sum over k: not at all, by split-K, in clusters of a size, or by stream-K."""
-    kernel = config.kernel
-    return kernel.split_k > 1, size_along_k(config), getattr(kernel, "stream_k", False)
-
-
-def spaces_of(request: Request, spec: DeviceSpec, asked: str) -> list[list[Ranking]]:
-    """Of each family that is drawn from: its plans behind each packing. Where none is asked for, one space."""
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    space = partial(whole_space, gemm, spec, alignment, stack=stack, promote_every=request.promote_every)
-    known = families(gemm, spec)
-    if asked:
-        kinds = [kind for kind in asked.split(",") if kind in known or kind == "simt"]
-        told = {kind: packings_for(kind, gemm, alignment, stack) for kind in kinds}
-        found = [[space(family=kind, packing=way) for way in ways] for kind, ways in told.items()]
-    else:
-        found = [[space(family=kind)] for kind in (["wgmma", None] if "wgmma" in known else [None])]
-    found = [[one for one in several if len(one)] for several in found]
-    return [several for several in found if several][: None if asked else 1]
-
-
-def sharing_k(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig]:
-    """The best priced kernels whose clusters share the sum over k, as many of each size of a cluster; none of a
-    batch."""
-    found = list[PlanConfig]()
-    for size in CLUSTER_SIZES_ALONG_K[1:] if count and request.stack is None else ():
-        every = request.promote_every
-        told = ranked(request.gemm, spec, request.alignment, cluster_k=(size,), promote_every=every)
-        plans = (config for _, config in told)
-        cores = {core_of(one): one for one in islice((one for one in plans if size_along_k(one) > 1), 4 * count)}
-        found += list(cores.values())[: max(1, count // 3)]
-    return found
-
-
-def of_each_kind(request: Request, spec: DeviceSpec, count: int) -> list[PlanConfig]:
-    """The best priced cooperative, ping-pong and swap-AB kernels of wgmma, persistent ones, as many of each; and the
-    first of them with more of C staged."""
-    found: dict[object, dict[object, PlanConfig]] = {}
-    for one in islice(estimated(request, spec), _MOST_OF_KINDS if count else 0):
-        kernel = one.kernel
-        if isinstance(kernel, WgmmaConfig) and kernel.persistent and not one.packed:
-            found.setdefault((kernel.ping_pong, kernel.swap_ab), {}).setdefault(core_of(one), one)
-    best = [one for of in found.values() for one in islice(of.values(), count)]
-    firsts = [next(iter(of.values())) for of in found.values()]
-    return [*best, *(more for one in firsts for more in staging_more(one, request))]
-
-
-_MOST_OF_KINDS = 4000
-"""Plans among which each kind is looked for."""
-
-
-def staging_more(config: PlanConfig, request: Request) -> list[PlanConfig]:
-    """The same with longer rows of C in shared memory, two stages of them, or all of C; and fewer stages of the
-    ring."""
-    kernel, found = config.kernel, list[PlanConfig]()
-    assert isinstance(kernel, WgmmaConfig)
-    for subtile, stages in ((64, 1), (64, 2), (64, 4)):
-        wide = replace(kernel, subtile=min(subtile, kernel.n), subtile_stages=stages)
-        fitting = deepest(wide, most=MAX_STAGES)
-        if kernel.subtile and fitting is not None and not fitting.reasons_against(request.gemm):
-            found.append(replace(config, kernel=fitting))
-    return found
-
-
-def size_along_k(config: PlanConfig) -> int:
-    return getattr(config.kernel, "cluster_k", 1)
-
-
-def others(plans: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """The same with dependent launch where they have none, and without it: their difference is small."""
-    kernels = [one.kernel for one in plans]
-    return [
-        replace(one, kernel=replace(kernel, dependent_launch=not kernel.dependent_launch))
-        for one, kernel in zip(plans, kernels, strict=True)
-        if isinstance(kernel, SimtConfig | WgmmaConfig)
-    ]
-
-
-@cache
-def shipped() -> dict[Key, PlanConfig]:
-    return {one.key: one.config for one in reversed(shipped_winners())}
-
-
-def shipped_for(problem: Problem | Batched, spec: DeviceSpec) -> list[PlanConfig]:
-    """The plan that the package ships for a problem, if any."""
-    if isinstance(problem, Batched) or problem.scales:
-        return []
-    gemm = problem.gemm
-    found = shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
-    return [] if found is None else [found]
 
 
 def prepared_for(
-    problem: Problem | Batched, spec: DeviceSpec, arch: str, options: tuple[Any, ...], asked: Sequence[PlanConfig]
+    problem: Problem | Batched, spec: DeviceSpec, arch: str, drawing: Drawing, asked: Sequence[PlanConfig]
 ) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, or the plans that are asked for, compiled; the reason in place of one that cannot
     be."""
@@ -354,7 +119,7 @@ def prepared_for(
         around = request.gemm, spec, request.alignment, request.stack
         candidates = [Candidate(one, estimate_us(one, *around)) for one in asked]
     else:
-        candidates = candidates_of(problem, spec, *options)
+        candidates = candidates_of(problem, spec, drawing)
     space, cache = Space(problem.gemm, spec, candidates, stack=request_of(problem).stack), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -675,17 +440,20 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def estimates_of(one: Target, spec: DeviceSpec, options: tuple[Any, ...]) -> dict[str, Any]:
+def drawing_of(asked: argparse.Namespace) -> Drawing:
+    return Drawing(asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds, asked.classes)
+
+
+def estimates_of(one: Target, spec: DeviceSpec, drawing: Drawing) -> dict[str, Any]:
     """The row of a problem with what is estimated in the place of what is measured, and no peer."""
-    found = sorted(candidates_of(one.problem, spec, *options), key=lambda plan: plan.predicted_us)
+    found = sorted(candidates_of(one.problem, spec, drawing), key=lambda plan: plan.predicted_us)
     plans = [[json.loads(plan.config.key), *(2 * [round(plan.predicted_us, 2)])] for plan in found]
     return {"p": str(one.problem), "kind": one.kind, "cublas": None, "plans": plans}
 
 
 def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> None:
     """A sweep that needs no GPU, of the H200."""
-    options = (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds, asked.classes)
-    rows = partial(estimates_of, spec=device("H200"), options=options)
+    rows = partial(estimates_of, spec=device("H200"), drawing=drawing_of(asked))
     with asked.out.open("a", encoding="utf-8") as file, ProcessPoolExecutor(asked.workers) as pool:
         for row in pool.map(rows, targets, chunksize=4):
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -720,7 +488,7 @@ def main() -> None:
         tasks: dict[Future[Any], Target] = {
             pool.submit(
                 *(prepared_for, one.problem, spec, arch),
-                (asked.plans, asked.cluster_k, asked.spread, asked.families, asked.near, asked.kinds, asked.classes),
+                drawing_of(asked),
                 plans_of.get(str(one.problem), ()),
             ): one
             for one in targets

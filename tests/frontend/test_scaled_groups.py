@@ -15,12 +15,10 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, E5M2, F32, Array, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend import scaled_grouped_matmul
-from tilewright.frontend.known_calls import KNOWN
 from tilewright.frontend.libraries import DTypeError, library_of
 from tilewright.frontend.ragged import spans_of
-from tilewright.frontend.remembered import key_of
 from tilewright.frontend.scaled import scaled_options
-from tilewright.frontend.scaled_groups import transposed
+from tilewright.frontend.scaled_groups import words_of_scaled_groups
 from tilewright.frontend.shapes import ShapeError
 from tilewright.planning import dispatch
 from tilewright.problem.gemm import Gemm
@@ -84,9 +82,7 @@ def check(
 
 
 def words(arrays: tuple[Any, ...], out: Any = None, fast: bool = False) -> str:
-    """What ran for a call that was made before."""
-    library, options = library_of(arrays[0]), scaled_options(out, fast)
-    return KNOWN[key_of(library, transposed(arrays) or arrays, "scaled_grouped_matmul", options, None)].words
+    return words_of_scaled_groups(library_of(arrays[0]), arrays, scaled_options(out, fast))
 
 
 @pytest.mark.cross_section("kind", "fast", every=2)

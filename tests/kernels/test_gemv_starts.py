@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait
 
+from tests.lowering.test_constant_operands import asked_ahead
 from tests.mutations.broken import without
 from tests.mutations.test_dependent_launches import early, waits
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.ir.async_stmt import L2Prefetch, StartNextGrid, WaitPreviousGrid
-from tilewright.ir.expr import Ref
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.async_stmt import L2Prefetch, StartNextGrid
 from tilewright.ir.stmt import For, Move
 from tilewright.ir.text import kernel_text
 from tilewright.ir.visit import walk
@@ -39,18 +38,6 @@ def problem(m: int, n: int, k: int, orders: str, dtype: DType = F32) -> Gemm:
 def skinny(gemm: Gemm, parts: int = 1) -> Skinny:
     found = skinny_for(gemm, alignment_of_rows(gemm), None, parts=parts)
     assert found is not None
-    return found
-
-
-def places_before_the_wait(kernel: Kernel) -> list[Ref]:
-    """What the L2 is asked for; nothing is asked for behind the wait."""
-    found: list[Ref] = []
-    waited = False
-    for _, stmt in walk(kernel.body):
-        waited |= isinstance(stmt, WaitPreviousGrid)
-        if isinstance(stmt, L2Prefetch):
-            assert not waited
-            found.append(stmt.place)
     return found
 
 
@@ -82,7 +69,7 @@ def test_the_l2_is_asked_for_what_is_loaded_first(orders: str) -> None:
     """16 KiB a block, of the same places as the first loads in front of the loop over k, where the same guards hold."""
     one = skinny(problem(2, 1024, 1024, orders, BF16))
     kernel = one.kernel(early=True)
-    assert places_before_the_wait(kernel)
+    assert asked_ahead(kernel, L2Prefetch)
     ahead = [stmt for stmt in kernel.body if not (isinstance(stmt, For) and stmt.var == "chunk")]
     asked = [(stmt.place, stmt.guard) for _, stmt in walk(ahead) if isinstance(stmt, L2Prefetch)]
     loaded = [(stmt.src, stmt.guard) for _, stmt in walk(ahead) if isinstance(stmt, Move) and stmt.streaming]

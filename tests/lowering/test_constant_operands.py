@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, F32
-from tilewright.ir.async_stmt import TmaPrefetch, WaitPreviousGrid
+from tilewright.ir.async_stmt import L2Prefetch, TmaPrefetch, WaitPreviousGrid
 from tilewright.ir.expr import Const, Select
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For
@@ -20,6 +21,8 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.simulator import PreviousGrid, simulate
 from tilewright.toolchain import Build, build
 
+Asking = TypeVar("Asking", TmaPrefetch, L2Prefetch)
+
 GEMM = Gemm(40, 136, 320, BF16, out=BF16, b=Order.COL)
 SKINNY = WgmmaConfig((16, 64, 64), 1, stages=3, swap_ab=True, persistent=False)
 
@@ -28,16 +31,21 @@ def built(config: WgmmaConfig, gemm: Gemm = GEMM, constant: str = "B") -> Build:
     return replace(build(gemm, config.schedule(gemm)), constant=constant)  # type: ignore[arg-type]
 
 
-def asked(kernel: Kernel) -> list[str]:
-    """The operands whose tiles are asked for, all in front of the wait of the thread that does."""
-    found: list[str] = []
+def asked_ahead(kernel: Kernel, kind: type[Asking]) -> list[Asking]:
+    """What the L2 is asked for by statements of a kind, all in front of the wait of the thread that does."""
+    found: list[Asking] = []
     waited = False
     for _, stmt in walk(kernel.body):
         waited |= isinstance(stmt, WaitPreviousGrid)
-        if isinstance(stmt, TmaPrefetch):
+        if isinstance(stmt, kind):
             assert not waited
-            found.append(stmt.map.operand)
+            found.append(stmt)
     return found
+
+
+def asked(kernel: Kernel) -> list[str]:
+    """The operands whose tiles are asked for."""
+    return [stmt.map.operand for stmt in asked_ahead(kernel, TmaPrefetch)]
 
 
 @pytest.mark.parametrize("constant", ["A", "B"])

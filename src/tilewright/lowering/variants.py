@@ -51,16 +51,16 @@ def ends_whole(
     exact: Set[Dim],
     padded: Set[OperandName] = frozenset(),
 ) -> bool:
-    """Whether `Variant.whole` holds, where it matters: rows of A and B end where a vector of so many bytes of each does.
+    """Whether `Variant.whole` holds, where it matters: rows of A and B end where their vectors do.
 
-    padded: of these a copy is read, whose rows go on with zeros.
+    read_bytes: of a vector of each. padded: of these a copy is read, whose rows go on with zeros.
     """
-    operands = [gemm.operand(name) for name in gemm.factors]
-    widths = {one.name: max(1, read_bytes[one.name] // gemm.dtype.bytes) for one in operands}
-    if max(widths.values()) == 1 or exact >= {operand.contiguous for operand in operands}:
+    along = {name: gemm.operand(name).contiguous for name in gemm.factors}
+    widths = {name: max(1, read_bytes[name] // gemm.dtype.bytes) for name in gemm.factors}
+    if max(widths.values()) == 1 or exact >= set(along.values()):
         return False
 
-    return all(o.name in padded or gemm.size(o.contiguous) % widths[o.name] == 0 for o in operands)
+    return all(name in padded or gemm.size(along[name]) % widths[name] == 0 for name in gemm.factors)
 
 
 def widest(gemm: Gemm, places: Sequence[int]) -> int:

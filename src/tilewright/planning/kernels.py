@@ -288,7 +288,9 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     read, of_b, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "B", "C"))
     # Of exact ones `whole` need not say what is true of them.
     every = frozenset(DIMS)
-    whole = max(read, of_b) > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
+    whole = (
+        max(read, of_b) > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
+    )
     overwrites = all(v.overwrites for v in variants)
     repeats = any(v.repeats for v in variants)  # true of problems of any size
     near, filled = (all(getattr(v, name) for v in variants) for name in ("near", "filled"))

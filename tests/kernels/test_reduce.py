@@ -117,11 +117,11 @@ def test_a_thread_has_as_many_loads_in_flight_as_parts_follow_or_16(parts: int, 
 
 
 def test_lanes_share_out_the_parts_of_few_vectors() -> None:
-    """As many as leave each some eight parts, as long as there are threads; none where C is large, or has one part."""
+    """As many as leave each four or eight parts, as long as there are threads; none of a large C, or of one part."""
     shapes = ((1, 1, 264), (198, 40, 18), (198, 40, 37), (64, 128, 264), (512, 1024, 33), (2048, 1024, 33), (64, 64, 1))
     found = [ReduceConfig.of(reduction(*shape), 16) for shape in shapes]
-    assert [one.lanes for one in found] == [32, 4, 8, 32, 1, 0, 0]
-    assert [one.loads for one in found[:5]] == [16, 8, 8, 16, 16]
+    assert [one.lanes for one in found] == [32, 8, 8, 8, 1, 0, 0]
+    assert [one.loads for one in found[:5]] == [16, 4, 8, 16, 16]
     assert all(one.width == 4 for one in found[1:])
 
 

@@ -281,7 +281,11 @@ def _check_variant(variant: object) -> None:
         raise ScheduleError(f"{variant!r} is not a Variant.", hint="leave it out for what the size allows.")
     if not set(variant.exact) <= set("mnk"):
         raise ScheduleError(f"exact = {variant.exact!r} are not dimensions.", hint="frozenset('mnk') are all of them.")
-    for name, known in (("alignment_bytes", (1, 2, 4, 8, 16)), ("result_bytes", (0, 1, 2, 4, 8, 16))):
+    known_bytes = (1, 2, 4, 8, 16)
+    for name, known in (
+        ("alignment_bytes", known_bytes),
+        *((own, (0, *known_bytes)) for own in ("b_bytes", "result_bytes")),
+    ):
         if getattr(variant, name) not in known:
             raise ScheduleError(f"{name} = {getattr(variant, name)!r} is not one of {known}.")
 

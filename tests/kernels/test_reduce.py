@@ -22,6 +22,8 @@ from tilewright.problem.functions import Activation
 from tilewright.problem.reduction import Reduction, reduced, result_of
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
+from tilewright.toolchain import grid_of
+from tilewright.units import ceil_div
 
 SHAPES = [(1, 1, 264), (1, 1, 1), (5, 7, 3), (33, 64, 1), (3, 132, 17), (64, 128, 9), (1, 1024, 40), (2, 3, 5000)]
 EPILOGUES = [
@@ -83,8 +85,9 @@ def test_parts_are_added_in_the_order_of_k() -> None:
         total = held[0].copy()
         for one in held[1:]:
             total = total + one
-        stored = simulate(kernel_of(problem), partials, detectors=False).stored["C"]
-        np.testing.assert_array_equal(result_of(problem, stored).reshape(-1), total)
+        for config in (ReduceConfig(4, 128, 1, 8), ReduceConfig(4, 1, 1, 4, lanes=1)):
+            stored = simulate(config.kernel(problem), partials, detectors=False).stored["C"]
+            np.testing.assert_array_equal(result_of(problem, stored).reshape(-1), total)
 
 
 def test_lanes_that_share_out_parts_add_them_as_a_tree() -> None:
@@ -109,14 +112,32 @@ def test_beta_of_zero_reads_no_c_and_nan_passes_through() -> None:
 
 @pytest.mark.parametrize(("parts", "loads", "rows"), [(2, 1, 4), (5, 4, 2), (9, 8, 1), (10, 16, 1), (66, 16, 1)])
 def test_a_thread_has_as_many_loads_in_flight_as_parts_follow_or_16(parts: int, loads: int, rows: int) -> None:
-    config = ReduceConfig.of(reduction(64, 128, parts), 16)
-    assert (config.loads, config.rows) == (loads, rows)
+    config = ReduceConfig.of(reduction(2048, 1024, parts), 16)
+    assert (config.loads, config.rows, config.lanes) == (loads, rows, 0)
 
 
-def test_a_warp_for_each_element_where_there_are_few() -> None:
-    few, many = (ReduceConfig.of(reduction(*shape), 16) for shape in ((1, 1, 264), (64, 128, 264)))
-    assert few.across and not many.across and many.width == 4
-    assert "slower than a thread" in few.reasons_against(reduction(64, 128, 264))[0]
+def test_lanes_share_out_the_parts_of_few_vectors() -> None:
+    """As many as leave each four or eight parts, as long as there are threads; none of a large C, or of one part."""
+    shapes = ((1, 1, 264), (198, 40, 18), (198, 40, 37), (64, 128, 264), (512, 1024, 33), (2048, 1024, 33), (64, 64, 1))
+    found = [ReduceConfig.of(reduction(*shape), 16) for shape in shapes]
+    assert [one.lanes for one in found] == [32, 8, 8, 8, 1, 0, 0]
+    assert [one.loads for one in found[:5]] == [16, 4, 8, 16, 16]
+    assert all(one.width == 4 for one in found[1:])
+
+
+def test_the_order_of_a_sum_does_not_hang_on_the_address_of_c() -> None:
+    found = [ReduceConfig.of(reduction(198, 40, 18), aligned_bytes) for aligned_bytes in (4, 8, 16)]
+    assert [(one.width, one.lanes) for one in found] == [(1, 8), (1, 8), (4, 8)]
+
+
+def test_no_thread_is_idle_but_in_the_last_block() -> None:
+    problem = reduction(791, 129, 20)
+    kernel = ReduceConfig.of(problem, 4).kernel(problem)
+    assert grid_of(kernel, problem)[0] == ceil_div(791 * 129, 128)
+
+
+def test_what_a_sum_cannot_be_is_said() -> None:
+    many = ReduceConfig.of(reduction(64, 128, 264), 16)
     assert "not multiples of 4" in many.reasons_against(reduction(64, 130, 9))[0]
     assert "programmatic dependent launch" in many.reasons_against(reduction(64, 128, 9), device("A100"))[0]
     assert "does not add up" in ReduceConfig.of(reduction(64, 128, 1), 16).reasons_against(reduction(64, 128, 2))[0]
@@ -164,11 +185,12 @@ def test_the_text_does_what_the_simulator_does(shape: tuple[int, int, int]) -> N
     np.testing.assert_array_equal(run_on_cpu(kernel, partials)["C"], simulated)
 
 
-def test_each_guard_is_what_keeps_threads_inside() -> None:
+@pytest.mark.parametrize("config", [ReduceConfig(1, 8, 4, 2), ReduceConfig(1, 1, 1, 2, lanes=2)], ids=str)
+def test_each_guard_is_what_keeps_threads_inside(config: ReduceConfig) -> None:
     problem = replace(reduction(5, 7, 3), ldc=7)
-    kernel, partials = kernel_of(problem), drawn_partials(problem)
+    kernel, partials = config.kernel(problem), drawn_partials(problem)
     guarded = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, Move) and stmt.guard is not None]
-    assert len(guarded) == 4  # the first part, the others, C read, C written
+    assert len(guarded) == (3 if config.lanes else 4)  # the first part apart, the others, C read, C written
     for one in guarded:
         bare = (replace(one, guard=None),)
         body = rewrite(kernel.body, lambda stmt, one=one, bare=bare: bare if stmt == one else None)

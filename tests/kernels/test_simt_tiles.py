@@ -81,8 +81,10 @@ def test_what_a_copy_transposes_its_warps_read_as_neighbours() -> None:
 @pytest.mark.parametrize("orders", [(ROW, COL), (ROW, ROW), (COL, COL)])
 @pytest.mark.parametrize("k", [8, 16, 32])
 def test_copies_by_cp_async_are_counted_as_the_simulator_counts_them(orders: tuple[Order, Order], k: int) -> None:
-    gemm = Gemm(4096, 4096, 4096, F32, a=orders[0], b=orders[1])
     for stages, copied in ((3, 4), (4, 1)):
+        # Rows along m or n that lie at multiples of 16 bytes are copied by fours.
+        lda, ldb = (4096 + (copied == 1 and along) for along in (orders[0] is COL, orders[1] is ROW))
+        gemm = Gemm(4096, 4096, 4096, F32, a=orders[0], b=orders[1], lda=lda, ldb=ldb)
         config = SimtConfig((96, 128, k), (48, 64), unroll=8, stages=stages, copied=copied, **BY_ASYNC)  # type: ignore[arg-type]
         theirs = counted(build_of(gemm, PlanConfig(config)))
         ours = work_of(

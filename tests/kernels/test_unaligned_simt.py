@@ -10,16 +10,21 @@ import pytest
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import F32
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
+from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import ROW_BY_ROW, SERPENTINE, SimtConfig, loads_unaligned_rows, stores_unaligned_rows
 from tilewright.planning.candidates import candidates
-from tilewright.planning.kernels import build_of
+from tilewright.planning.kernels import Shape, build_of, variant_of
+from tilewright.planning.packing import Alignment
 from tilewright.prediction.counting import work_of as counted
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.toolchain import build, run_on_simulator
 from tilewright.winners.plan_config import PlanConfig
 
+WHOLE: dict[Any, int] = {"m": 64, "n": 64, "k": 16}
 WIDE = SimtConfig((64, 64, 16), (32, 32), unroll=8, fma_order="m2 ~n2 m1 m0 ~n1 ~n0")
 
 
@@ -125,3 +130,37 @@ def test_where_c_is_overwritten_its_elements_are_stored_by_predicates() -> None:
     assert "if (beta == 0.0f) {" in overwriting and overwriting.count("store_where(") == 1
     assert "if" not in overwriting.split("if (beta == 0.0f) {", 1)[1]
     assert "store_where(" not in adding and "beta != 0.0f" in adding
+
+
+@pytest.mark.parametrize("transport", ["registers", "cp_async"])
+@pytest.mark.parametrize(
+    ("columns", "rows", "a_bytes", "b_bytes"), [(68, 67, 16, 4), (67, 68, 4, 16), (70, 68, 8, 16), (70, 66, 8, 8)]
+)
+def test_each_operand_is_copied_by_its_own_rows(
+    columns: int, rows: int, a_bytes: int, b_bytes: int, transport: str
+) -> None:
+    """A of `columns` columns, B of `rows`, both along their rows: whatever the other's are, no access is narrower."""
+    gemm = Gemm(columns, rows, 37, F32, a=Order.COL)
+    one = {"a_transport": transport, "b_transport": transport, "stages": 2, "copied": 1}
+    config = SimtConfig((64, 64, 16), (32, 32), unroll=16, fma_order=ROW_BY_ROW, **one)
+    built = build_of(gemm, PlanConfig(config))
+    variant = variant_of(gemm, Alignment(a_bytes, b_bytes, 4), Shape(WHOLE, reads_vectors=True), PlanConfig(config))
+    assert [max(variant.aligned_bytes(name), 4) for name in ("A", "B")] == [a_bytes, b_bytes]
+    built = built.changed(asked_variant=variant)
+    widths = {
+        (stmt.src.buffer.name, 4 * stmt.width)
+        for _, stmt in walk(built.kernel.body)
+        if isinstance(stmt, Move) and stmt.src.buffer.name in ("A", "B")
+    }
+    assert {("A", a_bytes), ("B", b_bytes)} <= widths
+    operands = make_operands(gemm)
+    found, run = run_on_simulator(built, operands)
+    assert not run.findings and check(operands, found).ok
+    other = MmaConfig((64, 64, 32), (32, 32))
+    assert variant_of(gemm, Alignment(8, 16, 4), Shape(WHOLE, reads_vectors=True), PlanConfig(other)).b_bytes == 0
+
+
+def test_partial_sums_are_stored_and_never_read() -> None:
+    gemm, shape = Gemm(70, 68, 37, F32), Shape(WHOLE, reads_vectors=True)
+    found = [variant_of(gemm, Alignment(4, 16, 16), shape, PlanConfig(replace(WIDE, split_k=of))) for of in (1, 4)]
+    assert [one.overwrites for one in found] == [False, True]

@@ -36,19 +36,20 @@ def test_the_widest_access_divides_addresses_and_rows(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("orders", ORDERS)
-@pytest.mark.parametrize("read_bytes", [1, 4, 8, 16])
+@pytest.mark.parametrize("read_bytes", [(1, 1), (4, 4), (8, 8), (16, 16), (1, 16), (8, 4), (16, 8)])
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_rows_end_where_vectors_do(dtype: DType, read_bytes: int, orders: Any) -> None:
+def test_rows_end_where_vectors_do(dtype: DType, read_bytes: tuple[int, int], orders: Any) -> None:
+    """Each operand's where its own do."""
+    each = dict(zip(("A", "B"), read_bytes, strict=True))
     for sizes in product((4, 6, 8), (4, 6, 8), (4, 7, 8)):
         gemm = problem(dtype, sizes, orders)
         lengths = {name: gemm.size(gemm.operand(name).contiguous) for name in ("A", "B")}
         dims = {gemm.operand(name).contiguous for name in ("A", "B")}
-        width = read_bytes // dtype.bytes
+        widths = {name: max(1, one // dtype.bytes) for name, one in each.items()}
         for exact, padded in product(({"m"}, {"n"}, {"k"}, {"m", "k"}, {"n", "k"}, set()), ((), ("A",), ("B",))):
-            left = [length for name, length in lengths.items() if name not in padded]
-            matters = width > 1 and not dims <= exact
-            expected = matters and all(length % width == 0 for length in left)
-            assert ends_whole(gemm, read_bytes, exact, frozenset(padded)) == expected  # type: ignore[arg-type]
+            matters = max(widths.values()) > 1 and not dims <= exact
+            expected = matters and all(lengths[name] % widths[name] == 0 for name in ("A", "B") if name not in padded)
+            assert ends_whole(gemm, each, exact, frozenset(padded)) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("orders", ORDERS)

@@ -261,8 +261,10 @@ def _assumptions(kernel: Kernel) -> list[str]:
         sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.cluster_tile[dim]) for dim in exact)
         words.append(f"{sizes} multiples of {tiles}")
     if variant.alignment_bytes > 1:
-        whose = " of A and B" if variant.result_bytes else ""
+        whose = " of A" if variant.b_bytes else " of A and B" if variant.result_bytes else ""
         words.append(f"pointers and leading dimensions{whose} multiples of {variant.alignment_bytes} bytes")
+    if variant.b_bytes > 1:
+        words.append(f"those of B multiples of {variant.b_bytes}")
     if variant.result_bytes > 1:
         words.append(f"those of C multiples of {variant.result_bytes}")
     if variant.whole:

@@ -75,7 +75,7 @@ def needs_of(kernel: Kernel) -> Needs:
         multiples.setdefault(c.contiguous, ALIGNMENT_BYTES // c.dtype.bytes)
     if kernel.variant.whole:
         for operand in (kernel.gemm.operand(name) for name in kernel.gemm.factors):
-            multiples.setdefault(operand.contiguous, kernel.variant.alignment_bytes // operand.dtype.bytes)
+            multiples.setdefault(operand.contiguous, own[operand.name] // operand.dtype.bytes)
     return Needs(
         multiples,
         {name: max(size, ALIGNMENT_BYTES) if name in by_tma else size for name, size in own.items()},

@@ -105,8 +105,8 @@ class Variant:
 
     exact: the dimensions that are multiples of the block's tile, so that no edge needs a guard.
     alignment_bytes: the pointers and leading dimensions of A and B are multiples of this (16, 8 or 4), so that vector
-    accesses up to it are legal; 1: of one element, no more. result_bytes: those of C and what is added to it; 0 where
-    that is the same.
+    accesses up to it are legal; 1: of one element, no more. b_bytes: those of B; 0 where that is the same.
+    result_bytes: those of C and what is added to it; 0 where that is the same as A's.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
@@ -129,25 +129,30 @@ class Variant:
     guard: Guard | None = None
     repeats: bool = False
     filled: bool = False
+    b_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
-            object.__setattr__(self, "result_bytes", 0)
+        for name in ("result_bytes", "b_bytes"):  # one way to say it, since kernels are known by their variant
+            if getattr(self, name) == self.alignment_bytes:
+                object.__setattr__(self, name, 0)
 
     @property
     def aligned(self) -> bool:
         """Whether the widest accesses are legal."""
-        return self.alignment_bytes == WIDEST_BYTES and not self.result_bytes
+        return self.alignment_bytes == WIDEST_BYTES and not self.result_bytes and not self.b_bytes
 
     def aligned_bytes(self, name: str) -> int:
         """What the pointer and the leading dimension of an operand are multiples of, or 1."""
-        return self.alignment_bytes if name in FACTORS else self.result_bytes or self.alignment_bytes
+        if name not in FACTORS:
+            return self.result_bytes or self.alignment_bytes
+        return self.b_bytes or self.alignment_bytes if name.startswith("B") else self.alignment_bytes
 
     @property
     def name(self) -> str:
         parts = ["".join(sorted(self.exact, key="mnk".index)) or "edges"]
         parts += ["aligned"] if self.alignment_bytes == WIDEST_BYTES else []
         parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < WIDEST_BYTES else []
+        parts += [f"b{self.b_bytes}"] if self.b_bytes else []
         parts += [f"results{self.result_bytes}"] if self.result_bytes else []
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
@@ -165,9 +170,11 @@ class Variant:
         'M, N multiples of the tile; 16-byte aligned rows; 32-bit offsets; beta is 0'
         """
         exact = ", ".join(sorted(self.exact, key="mnk".index)).upper()
-        bytes_each, results = self.alignment_bytes, self.result_bytes
+        bytes_each, of_b, results = self.alignment_bytes, self.b_bytes, self.result_bytes
+        whose = " of A" if of_b else " of A and B" if results else ""
         parts = [f"{exact} multiple{'s' * (len(self.exact) > 1)} of the tile"] if exact else []
-        parts += [f"{bytes_each}-byte aligned rows{' of A and B' if results else ''}"] if bytes_each > 1 else []
+        parts += [f"{bytes_each}-byte aligned rows{whose}"] if bytes_each > 1 else []
+        parts += [f"{of_b}-byte aligned rows of B"] if of_b > 1 else []
         parts += [f"{results}-byte aligned rows of C"] if results > 1 else []
         parts += ["vector-padded rows"] if self.whole else []
         parts += ["operands padded to tile multiples"] if self.filled else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -184,6 +185,8 @@ class SimtConfig(WarpTiled):
         element after another, one, so that those of a warp are neighbours."""
         transport = self.a_transport if name == "A" else self.b_transport
         vector = self.copied if transport == "registers" else copied_together(self, gemm, name)
+        if gemm.operand(name).contiguous != "k":  # as many as its own rows are multiples of, whatever the other's are
+            vector = max(vector, gcd(gemm.leading(name), _MOST_COPIED))
         along = bool(in_short_rows(self, gemm, name)) and transport == "registers"
         rows = _SHORT_ROW if along else 0
         return Distribute(f"{name}_tile", vector=vector, row_threads=rows, thread_guards=bool(guards_own_rows(self)))
@@ -418,6 +421,10 @@ def copied_together(c: Any, gemm: Gemm, name: OperandName) -> Any:
     """Elements of A or B that lie side by side both in memory and in its tile, whose rows run along m or n, in a
     copy."""
     return 1 if gemm.operand(name).contiguous == "k" else c.copied
+
+
+_MOST_COPIED = 4
+"""Neighbours of a row that a thread copies together."""
 
 
 def _moves_few_bytes(name: Literal["A", "B"]) -> Law:

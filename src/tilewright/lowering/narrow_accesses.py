@@ -34,7 +34,7 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
     copies = [s for s in program.staged if s.route is Route.ASYNC and s.distribution is not None]
-    each = ((staged, _narrowed_copy(program, staged, variant.alignment_bytes)) for staged in copies)
+    each = ((staged, _narrowed_copy(program, staged, variant.aligned_bytes(staged.operand))) for staged in copies)
     narrowed = [new for old, new in each if new != old]
     if not narrowed:
         return program

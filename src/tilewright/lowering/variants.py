@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from tilewright.ir.clusters import cluster_tile
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
@@ -23,7 +23,7 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
-    whole = reads_vectors(program) and ends_whole(gemm, read, exact)
+    whole = reads_vectors(program) and ends_whole(gemm, dict.fromkeys(gemm.factors, read), exact)
     overwrites = gemm.beta == 0 and has_two_ways(program)
     return Variant(frozenset(exact), read, near, result, whole, overwrites)
 
@@ -47,20 +47,20 @@ def reads_vectors(program: Program) -> bool:
 
 def ends_whole(
     gemm: Gemm,
-    read_bytes: int,
+    read_bytes: Mapping[OperandName, int],
     exact: Set[Dim],
     padded: Set[OperandName] = frozenset(),
 ) -> bool:
-    """Whether `Variant.whole` holds, where it matters: rows of A and B end where a vector of so many bytes does.
+    """Whether `Variant.whole` holds, where it matters: rows of A and B end where their vectors do.
 
-    padded: of these a copy is read, whose rows go on with zeros.
+    read_bytes: of a vector of each. padded: of these a copy is read, whose rows go on with zeros.
     """
-    operands = [gemm.operand(name) for name in gemm.factors]
-    if read_bytes <= gemm.dtype.bytes or exact >= {operand.contiguous for operand in operands}:
+    along = {name: gemm.operand(name).contiguous for name in gemm.factors}
+    widths = {name: max(1, read_bytes[name] // gemm.dtype.bytes) for name in gemm.factors}
+    if max(widths.values()) == 1 or exact >= set(along.values()):
         return False
 
-    width = read_bytes // gemm.dtype.bytes
-    return all(o.name in padded or gemm.size(o.contiguous) % width == 0 for o in operands)
+    return all(name in padded or gemm.size(along[name]) % widths[name] == 0 for name in gemm.factors)
 
 
 def widest(gemm: Gemm, places: Sequence[int]) -> int:

@@ -262,26 +262,39 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
         kernel, filled = config.kernel, config.tile_multiples
         repeats = "k" in exact and isinstance(kernel, SimtConfig) and repeats_lines(kernel) and not filled
         exact = frozenset[Dim](("k",) if repeats or filled else ())
-    read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
+    read_bytes, result = _read_bytes(gemm, alignment, config), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
-    whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
-    overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
-    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites, repeats=repeats, filled=filled)
+    each = {name: read_bytes[name.startswith("B")] for name in gemm.factors}
+    whole = shape.reads_vectors and ends_whole(gemm, each, exact, config.packed)
+    overwrites = gemm.beta == 0 and (gemm.epilogue.function is not None or config.split_k > 1)
+    read, of_b = read_bytes
+    near = reach <= MAX_INDEX
+    return Variant(exact, read, near, result, whole, overwrites, repeats=repeats, filled=filled, b_bytes=of_b)
+
+
+def _read_bytes(gemm: Gemm, alignment: Alignment, config: PlanConfig) -> tuple[int, int]:
+    """What rows of A, and of B, are multiples of: each its own for kernels of FMAs, which copy them apart."""
+    if isinstance(config.kernel, SimtConfig):
+        return widest(gemm, (alignment.a,)), widest(gemm, (alignment.b,))
+    both = widest(gemm, (alignment.a, alignment.b))
+    return both, both
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
     """What is true wherever one of these is."""
     exact = frozenset.intersection(*(variant.exact for variant in variants))
-    read, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "C"))
+    read, of_b, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "B", "C"))
     # Of exact ones `whole` need not say what is true of them.
     every = frozenset(DIMS)
-    whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
+    whole = (
+        max(read, of_b) > 1 and any(v.whole for v in variants) and all(v.whole or v.exact == every for v in variants)
+    )
     overwrites = all(v.overwrites for v in variants)
     repeats = any(v.repeats for v in variants)  # true of problems of any size
     near, filled = (all(getattr(v, name) for v in variants) for name in ("near", "filled"))
-    return Variant(exact, read, near, result, whole, overwrites, repeats=repeats, filled=filled)
+    return Variant(exact, read, near, result, whole, overwrites, repeats=repeats, filled=filled, b_bytes=of_b)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

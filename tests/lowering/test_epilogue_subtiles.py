@@ -181,7 +181,7 @@ def test_no_layout_of_a_subtile_that_is_chosen_has_conflicts(columns: int) -> No
         for element_bytes in (2, 4):
             width = default_subtile(columns, rows, element_bytes)
             assert width % 8 == 0 and 8 <= width <= columns
-            assert 2 * rows * width * element_bytes <= 20 << 10 or width == 8
+            assert 2 * rows * width * element_bytes <= (10 * element_bytes) << 10 or width == 8
             layout = subtile_layout(width, element_bytes)
             assert layout is None or width % layout.columns == 0
 

@@ -57,7 +57,11 @@ def test_an_exchange_of_the_order_of_stores_leaves_no_conflicts_of_4_byte_elemen
 def test_boxes_of_4_byte_elements_are_as_wide_as_swizzle_atoms() -> None:
     """By boxes of 32 bytes a row C takes as long as by stores of a thread's own registers."""
     rows_of = {columns: subtile_layout(columns, 4) for columns in (16, 32, 64)}
-    assert {columns: found.row_bytes if found else 0 for columns, found in rows_of.items()} == {16: 64, 32: 128, 64: 128}
+    assert {columns: found.row_bytes if found else 0 for columns, found in rows_of.items()} == {
+        16: 64,
+        32: 128,
+        64: 128,
+    }
     assert [default_subtile(columns, 128, 4) for columns in (256, 192, 80, 136)] == [32, 32, 32, 32]
     assert [default_subtile(256, 256, 4, stages=stages) for stages in (1, 2)] == [32, 16]
 

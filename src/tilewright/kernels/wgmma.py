@@ -283,19 +283,15 @@ def shared_bytes(config: Any, gemm: Gemm | None = None) -> Column:
 
 def fits(config: Any, blocks: int = 1, gemm: Gemm | None = None) -> Column:
     """Whether an SM has shared memory for so many blocks. gemm: as of `shared_bytes`."""
-    return _holds(blocks, shared_bytes(config, gemm))
-
-
-def _holds(blocks: int, block_bytes: Column) -> Column:
-    return blocks * (block_bytes + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
+    return blocks * (shared_bytes(config, gemm) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
 
 
 def blocks_per_sm(config: Any, gemm: Gemm | None = None) -> Column:
     """Blocks that share an SM: a persistent kernel starts one, and one with large tiles has no registers for two. gemm:
     as of `staged_c_bytes`."""
     small = np.logical_and(config.m * config.n * config.accumulators <= SMALL_TILE, np.logical_not(config.persistent))
-    block_bytes = plain_bytes(config, gemm)
-    return _holds(1, block_bytes) * (1 + np.logical_and(_holds(2, block_bytes), small))
+    most = _SHARED_BYTES_PER_SM // (plain_bytes(config, gemm) + _RESERVED_BYTES)
+    return np.minimum(most, 1 + small)
 
 
 def deepest_ring(config: Any, blocks: Column = 1, gemm: Gemm | None = None) -> Column:
@@ -403,9 +399,7 @@ LAWS: tuple[Law, ...] = (
         ),
     ),
     Law(
-        lambda c, g: (
-            (c.left_in_registers > 0) & ((c.promote_every > 0) | (c.pieces > 1) | (c.accumulators > 1))
-        ),
+        lambda c, g: (c.left_in_registers > 0) & ((c.promote_every > 0) | (c.pieces > 1) | (c.accumulators > 1)),
         lambda c, g: "an operand is read through registers for one sum, which is not promoted",
     ),
     Law(

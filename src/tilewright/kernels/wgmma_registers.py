@@ -24,9 +24,9 @@ and how many: beside 200 and 208 accumulators nine epilogues do not spill with t
 13.0, 13.5). With 208 kernels in clusters do where an operand runs along m or n."""
 
 _BESIDE_REST = 32
-"""More where C has 4 bytes and the last subtile is narrower than the others of 32 columns: in ping-pong 128 x 168 spills
-12 bytes, 128 x 200 864, by one consumer 192 x 104 68; 128 x 160 and 192 in ping-pong none (NVRTC 13.0). Of 364 other
-drawn kernels none spills."""
+"""More where C has 4 bytes and the last subtile is narrower than the others of 32 columns: in ping-pong 128 x 168
+spills 12 bytes, 128 x 200 864, by one consumer 192 x 104 68; 128 x 160 and 192 in ping-pong none (NVRTC 13.0). Of 364
+drawn kernels with it 192 x 104 alone did."""
 
 _BESIDE_SCALES = 8
 """More of ping-pong with wider subtiles, beside scales of rows and of columns: 128 x 192 spills 96 bytes."""
@@ -42,8 +42,8 @@ _SEVERAL_OF_PERSISTENT = 8
 def registers_beside(config: Any, gemm: Gemm | None = None) -> Column:
     """Registers of a thread of a consumer beside its accumulators: with fewer NVRTC 13.0 spills, most of all where it
     transposes C on its way out by stmatrix, or sends accumulators to other blocks. Found by compiling 14,000 drawn
-    kernels; a C of 4 bytes, which goes element by element, takes no more than one that is not staged (19 kernels). gemm:
-    whose epilogue it computes; by default a plain one whose operands run along k."""
+    kernels; a C of 4 bytes, which goes element by element, takes no more than one that is not staged. gemm: whose
+    epilogue it computes; by default a plain one whose operands run along k."""
     by_element = gemm is not None and gemm.out.bytes == 4
     transposing = np.logical_and(config.swap_ab, (config.subtile > 0) & (not by_element))
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))

@@ -70,7 +70,7 @@ class Exchange:
 
 
 CHUNK_COLUMNS = 16
-"""Columns of fragments that are stored together."""
+"""Columns of a fragment that are stored together: one stmatrix of four matrices moves them, beside 16 rows of a warp."""
 
 _EXCHANGED_COLUMNS = 32
 """The same where lanes exchange the order of registers that are half as many columns apart."""

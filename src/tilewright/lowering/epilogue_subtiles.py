@@ -23,7 +23,7 @@ from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
-from tilewright.layout.epilogue import Exchange, columns_together, exchange_of
+from tilewright.layout.epilogue import CHUNK_COLUMNS, Exchange, columns_together, exchange_of
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, matrix_of
@@ -31,7 +31,7 @@ from tilewright.lowering.epilogue_ahead import MatricesAhead
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
-from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished, Own
+from tilewright.lowering.epilogue_scales import BlockScales, ByBeta, Finished, Own
 from tilewright.lowering.kernel_parts import ELEMENT, over_digits, over_elements, value_buffer
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 from tilewright.problem.values import AddedName

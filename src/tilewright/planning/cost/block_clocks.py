@@ -141,4 +141,6 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
             shared_bytes=size_bytes,
         )
 
-    return c.fact(("blocks per SM", gemm.dtype, gemm.out, gemm.b, spec), fitting) if isinstance(c, Columns) else fitting(c)
+    return (
+        c.fact(("blocks per SM", gemm.dtype, gemm.out, gemm.b, spec), fitting) if isinstance(c, Columns) else fitting(c)
+    )

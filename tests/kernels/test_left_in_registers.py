@@ -76,7 +76,8 @@ def test_results_are_within_the_bound(case: str) -> None:
     computed, run = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
     assert not run.findings
     assert config.subtile == 0 or (run.counters.bulk_stores.boxes > 0 and run.counters.global_stores.requests == 0)
-    assert run.counters.shared_stores.excess_wavefronts == 0
+    stores, single = run.counters.shared_stores, config.swap_ab and config.subtile > 0
+    assert stores.excess_wavefronts == stores.ideal_wavefronts * single  # two-way conflicts of single elements
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
 

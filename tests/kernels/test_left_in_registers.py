@@ -55,6 +55,13 @@ CASES: dict[str, tuple[WgmmaConfig, Gemm]] = {
     "B, vectors": (B_LEFT, nn(14, 68, 36, epilogue=Epilogue(bias="n", residual=True), beta=1.0)),
     "B, truncated": (B_LEFT, nn(13, 64, 36, product=TF32_TRUNCATED)),
     "B, no k": (B_LEFT, nn(5, 64, 0, lda=4)),
+    "B, staged": (replace(B_LEFT, subtile=64), nn(14, 72, 40)),
+    "B, staged, beta": (replace(B_LEFT, tile=(40, 128, 32), consumers=2, subtile=64), nn(44, 136, 36, beta=0.5)),
+    "A, staged": (replace(A_LEFT, tile=(128, 64, 32), consumers=2, subtile=32), across_a(nn(100, 72, 40))),
+    "A, staged in ping-pong": (
+        replace(A_LEFT, consumers=2, ping_pong=True, persistent=True, subtile=24, subtile_stages=1),
+        across_a(nn(132, 52, 36)),
+    ),
     "A": (A_LEFT, across_a(nn(72, 21, 72))),
     "A, two warpgroups": (replace(A_LEFT, tile=(128, 8, 32), consumers=2), across_a(nn(100, 9, 40))),
     "A, ping-pong": (replace(A_LEFT, consumers=2, ping_pong=True, persistent=True), across_a(nn(132, 50, 36))),
@@ -68,6 +75,9 @@ def test_results_are_within_the_bound(case: str) -> None:
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
     assert not run.findings
+    assert config.subtile == 0 or (run.counters.bulk_stores.boxes > 0 and run.counters.global_stores.requests == 0)
+    stores, single = run.counters.shared_stores, config.swap_ab and config.subtile > 0
+    assert stores.excess_wavefronts == stores.ideal_wavefronts * single  # two-way conflicts of single elements
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
 
@@ -227,7 +237,7 @@ def test_what_it_cannot_do_it_says() -> None:
         "through registers where m or n is contiguous, and only there": (B_LEFT, across_a(nn(64, 64, 64))),
         "wgmma transposes 2-byte operands only": (replace(B_LEFT, left_in_registers=False), nn(64, 64, 64)),
         "of tf32 it reads one, that of its rows": (A_LEFT, both),
-        "neither staged nor promoted": (replace(B_LEFT, promote_every=32), nn(64, 64, 64)),
+        "for one sum, which is not promoted": (replace(B_LEFT, promote_every=32), nn(64, 64, 64)),
     }
     for words, (config, gemm) in reasons.items():
         assert any(words in reason for reason in config.reasons_against(gemm)), words

@@ -92,7 +92,7 @@ def test_kernels_of_mma_sync_that_spill_are_passed_over() -> None:
 
 
 def test_of_other_kernels_and_without_a_compiler_nothing_is_asked() -> None:
-    gemm = Gemm(512, 512, 512, BF16, b=Order.COL)
+    gemm = Gemm(512, 512, 512, BF16, out=BF16, b=Order.COL)
     plan = made(PlanConfig(persistent(128, 128, 2, subtile=64)), gemm, PaperKernels(H200))
     cubins: Any = {step.launch.source: Given(255, 400) for step in plan.steps}
     assert runs_as_counted(plan, cubins, H200) and runs_as_counted(plan, {}, H200)

@@ -78,7 +78,7 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
         c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
     c = c[np.flatnonzero(legal(_LAWS[kind], c, gemm))]
     if kind == "wgmma":
-        c = c.with_columns(per_sm=wgmma.blocks_per_sm(c), shared_bytes=wgmma.shared_bytes(c))
+        c = c.with_columns(per_sm=wgmma.blocks_per_sm(c), shared_bytes=wgmma.plain_bytes(c))
     return Columns({name: getattr(c, name) for name in c.names})  # not of the table that is kept
 
 
@@ -109,8 +109,8 @@ def _own_core(gemm: Gemm, *, cut: bool) -> Columns:
     options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
     c = with_long_rows(_wgmma_tiles(gemm, options), gemm)
     c = _with_widest_rows(c, gemm) if cut else c
-    c = c[(c.staged >= c.persistent * max(staged)) | (c.left_in_registers > 0)]
-    return c.with_columns(per_sm=wgmma.blocks_per_sm(c))
+    c = c[(c.staged >= c.persistent * max(staged)) & ((c.staged <= c.persistent) | (gemm.out.bytes != F32.bytes))]
+    return c.with_columns(per_sm=wgmma.blocks_per_sm(c, gemm), shared_bytes=wgmma.plain_bytes(c, gemm))
 
 
 _LONG_ROW_BYTES = 64
@@ -136,7 +136,7 @@ def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
     wide = c.with_columns(
         subtile=np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n), subtile_stages=np.full(len(c), 2)
     )
-    wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks))
+    wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks, gemm))
     fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide) & wgmma.has_registers(wide, gemm)
     names = ("subtile", "subtile_stages", "stages")
     return c.with_columns(**{name: np.where(fits, getattr(wide, name), getattr(c, name)) for name in names})

@@ -75,7 +75,7 @@ _MBARRIER_BYTES = 1024
 """More than the mbarriers of any ring take."""
 
 _STAGED_BYTES = 2
-"""Bytes of an element of C that goes through shared memory: stmatrix moves no other."""
+"""Bytes of an element of C that goes through shared memory, where no problem says: what stmatrix moves."""
 
 CLUSTER_SIZES = (1, 2, 4)
 """Blocks of a cluster along m and along n: each loads its share of the tiles that others read as well."""
@@ -240,14 +240,16 @@ def stages_result(config: Any, gemm: Gemm) -> Column:
     return np.logical_and(np.logical_and(config.subtile > 0, stages_c(gemm)), room)
 
 
-def staged_c_bytes(config: Any) -> Column:
-    """Shared memory of the epilogue stages: with swap-AB and with ping-pong each consumer has its own."""
+def staged_c_bytes(config: Any, gemm: Gemm | None = None) -> Column:
+    """Shared memory of the epilogue stages: with swap-AB and with ping-pong each consumer has its own. gemm: whose C;
+    None for elements of 2 bytes."""
     width = config.n // (1 + (config.consumers - 1) * config.swap_ab)
     subtile = np.minimum(config.subtile, width)
     subtiles = ceil_div(width, subtile + (subtile == 0) * width)
     stages = np.minimum(config.subtile_stages, subtiles)
     owners = 1 + (config.consumers - 1) * np.logical_or(config.ping_pong, config.swap_ab)
-    return config.m * subtile * _STAGED_BYTES * stages * owners
+    element_bytes = _STAGED_BYTES if gemm is None else gemm.out.bytes
+    return config.m * subtile * element_bytes * stages * owners
 
 
 def stage_bytes(config: Any, gemm: Gemm | None = None) -> Column:
@@ -267,27 +269,34 @@ def vector_bytes(config: Any, gemm: Gemm | None = None) -> Column:
     return total * (1 + (config.consumers - 1) * config.ping_pong) * reads
 
 
+def plain_bytes(config: Any, gemm: Gemm | None = None) -> Column:
+    """Shared memory of a block but for scales of blocks, and vectors of an epilogue. gemm: as of `staged_c_bytes`."""
+    beside = staged_c_bytes(config, gemm) + exchanged_bytes(config)
+    return config.stages * stage_bytes(config) + beside + _MBARRIER_BYTES
+
+
 def shared_bytes(config: Any, gemm: Gemm | None = None) -> Column:
-    """Shared memory of a block. gemm: as of `stage_bytes` and `vector_bytes`."""
-    ring = config.stages * stage_bytes(config, gemm) + slot_bytes(config, config.stages, gemm)
-    beside = staged_c_bytes(config) + vector_bytes(config, gemm) + exchanged_bytes(config)
-    return ring + beside + _MBARRIER_BYTES
+    """Shared memory of a block. gemm: as of `stage_bytes`, `staged_c_bytes` and `vector_bytes`."""
+    scales = config.stages * scale_bytes(config, gemm) + slot_bytes(config, config.stages, gemm)
+    return plain_bytes(config, gemm) + scales + vector_bytes(config, gemm)
 
 
 def fits(config: Any, blocks: int = 1, gemm: Gemm | None = None) -> Column:
-    """Whether an SM has shared memory for so many blocks. gemm: as of `stage_bytes`."""
+    """Whether an SM has shared memory for so many blocks. gemm: as of `shared_bytes`."""
     return blocks * (shared_bytes(config, gemm) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
 
 
-def blocks_per_sm(config: Any) -> Column:
-    """Blocks that share an SM: a persistent kernel starts one, and one with large tiles has no registers for two."""
+def blocks_per_sm(config: Any, gemm: Gemm | None = None) -> Column:
+    """Blocks that share an SM: a persistent kernel starts one, and one with large tiles has no registers for two. gemm:
+    as of `staged_c_bytes`."""
     small = np.logical_and(config.m * config.n * config.accumulators <= SMALL_TILE, np.logical_not(config.persistent))
-    return fits(config) * (1 + np.logical_and(fits(config, 2), small))
+    most = _SHARED_BYTES_PER_SM // (plain_bytes(config, gemm) + _RESERVED_BYTES)
+    return np.minimum(most, 1 + small)
 
 
 def deepest_ring(config: Any, blocks: Column = 1, gemm: Gemm | None = None) -> Column:
     """The most stages of which an SM holds so many blocks. gemm: as of `stage_bytes`."""
-    fixed = _RESERVED_BYTES + _MBARRIER_BYTES + staged_c_bytes(config) + exchanged_bytes(config)
+    fixed = _RESERVED_BYTES + _MBARRIER_BYTES + staged_c_bytes(config, gemm) + exchanged_bytes(config)
     fixed = fixed + vector_bytes(config, gemm)
     room, each = _SHARED_BYTES_PER_SM // blocks - fixed, stage_bytes(config, gemm)
     most = np.clip(room // each, 1, MAX_STAGES)
@@ -390,11 +399,8 @@ LAWS: tuple[Law, ...] = (
         ),
     ),
     Law(
-        lambda c, g: (
-            (c.left_in_registers > 0)
-            & ((c.subtile > 0) | (c.promote_every > 0) | (c.pieces > 1) | (c.accumulators > 1))
-        ),
-        lambda c, g: "an operand is read through registers for one sum, which is neither staged nor promoted",
+        lambda c, g: (c.left_in_registers > 0) & ((c.promote_every > 0) | (c.pieces > 1) | (c.accumulators > 1)),
+        lambda c, g: "an operand is read through registers for one sum, which is not promoted",
     ),
     Law(
         lambda c, g: _splits_atom(c.m, g) if g.a is Order.COL else c.m < 0,

@@ -7,6 +7,7 @@ from functools import cache
 
 from tilewright.kernels.wgmma import MAX_STAGES, SMALL_TILE, WgmmaConfig, deepest
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stages_c, tma_stores
+from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
@@ -102,8 +103,10 @@ def subtile_of(m: int, n: int) -> int:
 
 
 def at_depth(config: WgmmaConfig, gemm: Gemm) -> WgmmaConfig:
-    """The same with tiles of 128 bytes of k in the problem's format."""
-    return replace(config, tile=(config.m, config.n, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes))
+    """The same with tiles of 128 bytes of k, and epilogue subtiles of as many bytes, in the problem's formats."""
+    subtile = config.subtile * 2 // max(2, gemm.out.bytes) // UNIT_COLUMNS * UNIT_COLUMNS
+    subtile = max(subtile, UNIT_COLUMNS) if config.subtile else 0
+    return replace(config, tile=(config.m, config.n, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), subtile=subtile)
 
 
 def best_for(gemm: Gemm) -> WgmmaConfig:

@@ -11,9 +11,8 @@ from tilewright.ir.program import Pipelined, Program, Route, Staged
 from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.work import Problems, SplitK
 from tilewright.layout.arrangement import SwizzleAtoms
-from tilewright.layout.epilogue import UNIT_COLUMNS
+from tilewright.layout.epilogue import CHUNK_COLUMNS, UNIT_COLUMNS
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS
 from tilewright.lowering.epilogue_subtiles import FRAGMENT_ROWS
 from tilewright.lowering.products import reads_shared
 

@@ -23,6 +23,7 @@ from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, ShuffleAdd
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.layout.epilogue import CHUNK_COLUMNS
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import base_of, end_of, matrix_of
 from tilewright.lowering.epilogue_plan import Subtile, epilogue_plan
@@ -31,9 +32,6 @@ from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim, Operand
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE
 from tilewright.problem.values import AddedName
-
-CHUNK_COLUMNS = 16
-"""Columns of a fragment that one stmatrix of four matrices moves, beside 16 rows of a warp."""
 
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""

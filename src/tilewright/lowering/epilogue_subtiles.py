@@ -18,11 +18,12 @@ from functools import cached_property
 
 from tilewright.ir.async_stmt import CommitStores, FenceProxy, StoreMatrices, TensorMap, TmaStore, WaitStores
 from tilewright.ir.buffer import Buffer
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Ref, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Ref, Select, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
-from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.layout.epilogue import CHUNK_COLUMNS, Exchange, columns_together, exchange_of
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import M_FIRST, M_SIZE, digit_sum, matrix_of
@@ -30,8 +31,8 @@ from tilewright.lowering.epilogue_ahead import MatricesAhead
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_rows import RowStore
-from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished, Own
-from tilewright.lowering.kernel_parts import ELEMENT, over_digits, value_buffer
+from tilewright.lowering.epilogue_scales import BlockScales, ByBeta, Finished, Own
+from tilewright.lowering.kernel_parts import ELEMENT, over_digits, over_elements, value_buffer
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 from tilewright.problem.values import AddedName
 
@@ -137,10 +138,12 @@ class SubtileStore(SubtileGeometry):
 
     def _fill(self, subtile: Subtile, finished: Finished, reads: bool, ahead: MatricesAhead) -> Body:
         """The running subtile into its stage: chunks of 16 columns of fragments, and of 8 where those are odd."""
-        count, narrow = divmod(self._along(subtile), CHUNK_COLUMNS)
+        columns = self._together(subtile)
+        count, narrow = divmod(self._along(subtile), columns)
         body: Body = ()
         if count:
-            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads, ahead.loaded)
+            number = _CHUNK * (columns // CHUNK_COLUMNS)
+            chunk = self._chunk(subtile, number, columns, finished, reads, ahead.loaded)
             body = (For(_CHUNK.name, Const(count), (*chunk, *ahead.go_on()), unroll=True),)
         if narrow:
             body = (*body, *self._chunk(subtile, Const(count), narrow, finished, reads))
@@ -148,6 +151,29 @@ class SubtileStore(SubtileGeometry):
             per_subtile = subtile.columns // FRAGMENT_ROWS
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
         return over_digits(self.strided_digits, body)
+
+    def _together(self, subtile: Subtile) -> int:
+        """Columns of fragments that are finished before they are stored: 32 where lanes exchange their order."""
+        wide = columns_together(subtile.columns, self.tile.dtype.bytes, transposed=self.transposed)
+        each = self.fragment.columns
+        whole = len(self.contiguous_digits) < 2 or each % wide == 0
+        return wide if whole and self._exchanges else CHUNK_COLUMNS
+
+    @cached_property
+    def _exchanges(self) -> bool:
+        """Whether lanes may store registers in an order of their own: not where more than C is made of a chunk."""
+        of_c = len(self.plan.outputs) == 1 and all(one.is_vector for one in self.plan.outputs[0].reads)
+        return self.plan.rearrangement is Rearrangement.SHARED and self._scales is None and of_c
+
+    def _exchange(self, subtile: Subtile, columns: int) -> Exchange | None:
+        """Of the order in which lanes store a chunk of so many columns."""
+        if not self._exchanges:
+            return None
+        element_bytes, layout = self.tile.dtype.bytes, self.layout(subtile)
+        found, _ = exchange_of(
+            self.fragment, subtile.columns, element_bytes, layout, transposed=self.transposed, chunk=columns
+        )
+        return found
 
     def _along(self, subtile: Subtile) -> int:
         """Columns of a fragment that are in a subtile."""
@@ -197,15 +223,21 @@ class SubtileStore(SubtileGeometry):
         else:
             together = 1 if self.transposed else self.fragment.neighbours(1)
             pair = _PAIR * together
-            put = self._put_elements(subtile, chunk, pair, together)
+            exchange = self._exchange(subtile, columns)
+            put = self._put_elements(subtile, chunk, pair, together, exchange)
             if self._scales is not None:
                 finished = self._scales.coded(subtile, chunk, held[1] + pair)
-            one = (*self._finish(held, (pair, made), together, finished, reads, ahead), *put)
-            body = (For(_PAIR.name, Const(made // together), one, unroll=True),)
+            all_first = self._finish(held, (ZERO, made), made, finished, reads, ahead) if exchange else ()
+            own = self._exchanged(exchange, pair, together, made) if exchange else ()
+            own = own or self._finish(held, (pair, made), together, finished, reads, ahead)
+            body = (*all_first, For(_PAIR.name, Const(made // together), (*own, *put), unroll=True))
         if self._scales is not None:
             return body
         place = lambda number: self.held_in_c(held[0], held[1] + number)  # noqa: E731
         return (*self._results.begin_chunk(made), *body, *self._results.end_chunk(made, place))
+
+    def _in_order(self, width: int) -> Buffer:
+        return value_buffer("C_in_order", self.tile.dtype, width)
 
     def _value(self, width: int) -> Buffer:
         return value_buffer("C", self.tile.dtype, width)
@@ -264,14 +296,29 @@ class SubtileStore(SubtileGeometry):
         """The first column of the running fragment within a subtile that runs along the rows of the instruction."""
         return _FRAG * FRAGMENT_ROWS if subtile.columns > FRAGMENT_ROWS else ZERO
 
-    def _put_elements(self, subtile: Subtile, chunk: Expr, register: Expr, together: int) -> Body:
+    def _exchanged(self, exchange: Exchange, first: Expr, together: int, made: int) -> Body:
+        """The registers that a lane stores in the place of those from `first` on, of `made` finished ones."""
+        value, finished = self._in_order(together), self._value(made)
+        element: Expr = Var(ELEMENT) if together > 1 else ZERO
+        there, here = (Load(finished, (at + element,)) for at in (first ^ exchange.registers, first))
+        chosen = Select(binary(Op.EQ, exchange.bit(LANE), 1), there, here)
+        assign: Body = (Assign(Ref(value, (element,)), chosen, origin=self.tile.staged.name),)
+        return (Alloc(value), *over_elements(together, assign))
+
+    def _put_elements(
+        self, subtile: Subtile, chunk: Expr, register: Expr, together: int, exchange: Exchange | None
+    ) -> Body:
         """What a lane holds side by side, by an ordinary store."""
         name = self.tile.staged.name
         row, column = self.fragment.element(LANE, register)
+        if exchange is not None:
+            rows, columns = self.fragment.element(0, exchange.registers)
+            row, column = (at ^ exchange.bit(LANE) * by if by else at for at, by in ((row, rows), (column, columns)))
         start = chunk * CHUNK_COLUMNS
         if self.transposed:
             down, along = start + column, self._fragment_column(subtile) + row
         else:
             down, along = row, start + column
         place = self.shared(subtile, self.first_row() + digit_sum(self.strided_digits) + down, along)
-        return (Move(place, Ref(self._value(together), (ZERO,)), together, origin=name),)
+        value = self._value(together) if exchange is None else self._in_order(together)
+        return (Move(place, Ref(value, (ZERO,)), together, origin=name),)

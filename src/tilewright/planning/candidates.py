@@ -210,14 +210,13 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 
 @cache
 def _core(core: Columns, products: int, across_bytes: tuple[int, int]) -> Columns:
-    """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
-    and the time of a k tile of all blocks of an SM as `promising` sees it. products: of pieces. across_bytes: of an
-    element of A, and of B, that runs along m or n in memory; 0 where it runs along k."""
+    """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, and the time of a k tile of
+    all blocks of an SM as `promising` sees it. products: of pieces. across_bytes: of an element of A, and of B, that
+    runs along m or n in memory; 0 where it runs along k."""
     kind, (a_bytes, b_bytes) = 2 * core.swap_ab + core.left_in_registers, across_bytes
     return core.with_columns(
         least_m=_next_smaller(core.m, kind, boxes_across(a_bytes * core.m)),
         least_n=_next_smaller(core.n, kind, boxes_across(b_bytes * core.n)),
-        shared_bytes=wgmma.shared_bytes(core),
         k_tile_work=k_tile_work(core, products),
         both_ways=(core.cluster_m > 1) & (core.cluster_n > 1),
     ).kept()
@@ -441,7 +440,7 @@ def _more_staged(c: Columns, gemm: Gemm) -> Columns:
     """Persistent kernels that stage more of C, or longer rows of it, and the ring that is left; worth: whether they
     do."""
     more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
-    other = (wgmma.staged_c_bytes(more) > wgmma.staged_c_bytes(c)) | stores_rows(more.subtile, gemm)
+    other = (wgmma.staged_c_bytes(more, gemm) > wgmma.staged_c_bytes(c, gemm)) | stores_rows(more.subtile, gemm)
     fits = stages_more(more) & wgmma.has_registers(more, gemm)
     return more.with_columns(worth=other & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & fits)
 

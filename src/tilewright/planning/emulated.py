@@ -276,7 +276,7 @@ def _ahead_of_a(inner: Request, config: PlanConfig) -> tuple[Request, PlanConfig
     """A product whose B is there before A is split: its blocks start under that, and the L2 is asked for their first
     tiles of B. Those of the launches around it find room beside them."""
     assert isinstance(config.kernel, WgmmaConfig)
-    kernel = replace(_beside_others(config.kernel), dependent_launch=True)
+    kernel = replace(_beside_others(config.kernel, inner.gemm), dependent_launch=True)
     return replace(inner, constant="B"), replace(config, kernel=kernel)
 
 
@@ -284,13 +284,13 @@ _LEFT_TO_OTHERS, _LEAST_STAGES = 1.5, 3
 """Blocks of a ring that leaves a third of an SM to others, and its stages: with two, loads wait for MMAs."""
 
 
-def _beside_others(config: WgmmaConfig) -> WgmmaConfig:
+def _beside_others(config: WgmmaConfig, gemm: Gemm) -> WgmmaConfig:
     """The same with a ring that leaves a third of an SM's shared memory to blocks of the kernels around it, but no room
     for a second block of its own."""
-    if fits(config, 2):
+    if fits(config, 2, gemm):
         return config
-    stages = max(_LEAST_STAGES, int(deepest_ring(config, _LEFT_TO_OTHERS)))
-    while fits(replace(config, stages=stages), 2):
+    stages = max(_LEAST_STAGES, int(deepest_ring(config, _LEFT_TO_OTHERS, gemm)))
+    while fits(replace(config, stages=stages), 2, gemm):
         stages += 1
     return replace(config, stages=min(stages, config.stages))
 

@@ -126,8 +126,8 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
 
     def fitting(c: Any) -> Any:
         if kind == "wgmma":
-            found = c.per_sm if has_column(c, "per_sm") else wgmma.blocks_per_sm(c)
-            size_bytes = c.shared_bytes if has_column(c, "shared_bytes") else wgmma.shared_bytes(c)
+            found = c.per_sm if has_column(c, "per_sm") else wgmma.blocks_per_sm(c, gemm)
+            size_bytes = c.shared_bytes if has_column(c, "shared_bytes") else wgmma.plain_bytes(c, gemm)
             return found * (size_bytes <= spec.max_shared_bytes_per_block)
         if kind == "simt":
             registers, size_bytes = simt.registers_of(c), simt.shared_bytes(c, gemm)
@@ -141,4 +141,6 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
             shared_bytes=size_bytes,
         )
 
-    return c.fact(("blocks per SM", gemm.dtype, gemm.b, spec), fitting) if isinstance(c, Columns) else fitting(c)
+    return (
+        c.fact(("blocks per SM", gemm.dtype, gemm.out, gemm.b, spec), fitting) if isinstance(c, Columns) else fitting(c)
+    )

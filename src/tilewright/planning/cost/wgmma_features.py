@@ -30,7 +30,7 @@ def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
     return (
         *(np.log2(c.m), np.log2(c.n), c.consumers, c.ping_pong, c.swap_ab, c.persistent, c.cluster_m, c.cluster_n),
         *(c.stages, c.stages * (c.m + c.n), c.subtile, c.subtile_stages, gemm.dtype.bytes),
-        *(gemm.a is Order.COL, gemm.b is Order.ROW, spec.sm_count * blocks_together(c)),
+        *(gemm.a is Order.COL, gemm.b is Order.ROW, spec.sm_count * blocks_together(c, gemm)),
         *((c.m / c.cluster_n + c.n / c.cluster_m) / (c.m + c.n), c.m / (c.m + c.n)),
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B"), is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),

@@ -163,9 +163,9 @@ def constants(dtype: DType) -> Constants:
     return Constants(**fit_for("wgmma", dtype).constants)
 
 
-def blocks_together(c: Any) -> Column:
+def blocks_together(c: Any, gemm: Gemm) -> Column:
     """Blocks that share an SM; a table of `wgmma_core` has them as a column."""
-    return c.per_sm if has_column(c, "per_sm") else np.maximum(1, wgmma.blocks_per_sm(c))
+    return c.per_sm if has_column(c, "per_sm") else np.maximum(1, wgmma.blocks_per_sm(c, gemm))
 
 
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
@@ -225,7 +225,7 @@ def promotion_clocks(c: Any, gemm: Gemm) -> Column:
     blocks: `scaling_clocks`."""
     rescales = sum(product.rescale != 0 for product in gemm.products)
     instructions = wgmma.promotions(c) + _RESCALE_INSTRUCTIONS * rescales
-    exposed = _in_turn(c, gemm) / (c.consumers * blocks_together(c))
+    exposed = _in_turn(c, gemm) / (c.consumers * blocks_together(c, gemm))
     return instructions * wgmma.accumulators_of(c) * exposed + scaling_clocks(c, gemm)
 
 
@@ -248,7 +248,7 @@ def scaling_clocks(c: Any, gemm: Gemm) -> Column:
     of_own = (_SCALED_EACH * c.consumers + _SCALED_APART) * sharing(c)
     accumulator = np.where(own, of_own, _SCALED * c.consumers * _in_turn(c, gemm))
     brought = _LOADED if scales.by_tma else _COPIED
-    beside = 2 * columns_of(c) * (fragments_of(c) * sharing(c) * blocks_together(c) - 1)
+    beside = 2 * columns_of(c) * (fragments_of(c) * sharing(c) * blocks_together(c, gemm) - 1)
     in_step = (columns_of(c) + _PROMOTING > beside) & (max(scales.a, scales.b) == 1)
     told = accumulator * wgmma.accumulators_of(c) + brought * c.consumers * np.logical_not(own)
     return told + _IN_STEP * in_step
@@ -303,7 +303,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (used.latency + mma) / c.stages)
         slowest = np.maximum(slowest, fragment_clocks(c))
         slowest = np.maximum(slowest, (a_rows + b_rows) * row_bytes / used.arrival)
-        together = blocks_together(c) * np.ones(len(c), dtype=np.int64)
+        together = blocks_together(c, gemm) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n >= 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
         whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))

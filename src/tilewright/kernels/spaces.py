@@ -83,8 +83,8 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
 
 
 def wgmma_core(gemm: Gemm) -> Columns:
-    """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible, and one of 4 bytes
-    or not. What is legal depends on formats and orders alone; a table of each is kept."""
+    """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible, or, if its
+    elements have 4 bytes, may. What is legal depends on formats and orders alone; a table of each is kept."""
     cut = tma_stores(gemm) and is_misaligned(gemm, "C")
     key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm), cut)
     found = _CORES.get(key)

@@ -18,7 +18,7 @@ from test_dispatch import problem
 
 import tilewright as tw
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, E4M3, F16, F32, DType
+from tilewright.dtypes import BF16, E4M3, F16, F32, TF32, DType
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
 from tilewright.kernels import spaces, wgmma
@@ -334,3 +334,15 @@ def test_no_choice_stores_rows_with_too_few_registers() -> None:
     rows = [one for one in first if isinstance(one, WgmmaConfig) and one.subtile > 64]
     assert rows, "no kernel stores rows by warps"
     assert not any(one.reasons_against(request.gemm) for one in rows)
+
+
+def test_results_of_4_bytes_are_staged_by_persistent_kernels_or_by_none() -> None:
+    for gemm in (Gemm(512, 512, 64, F32, product=TF32, b=Order.COL), Gemm(512, 512, 64, BF16, out=F32, b=Order.COL)):
+        c = spaces.wgmma_core(gemm)
+        ways = {(bool(persistent), bool(staged)) for persistent, staged in zip(c.persistent, c.subtile, strict=True)}
+        assert ways == {(True, True), (True, False), (False, False)}
+        assert (wgmma.plain_bytes(c, gemm) == c.shared_bytes).all() and wgmma.fits(c, gemm=gemm).all()
+        assert (c.subtile * gemm.out.bytes <= np.where(c.swap_ab, 256, 128)).all()
+    assert not spaces.wgmma_core(
+        Gemm(512, 511, 64, F32, product=TF32, ldc=511)
+    ).subtile.any()  # TMA cannot store its rows

@@ -83,8 +83,8 @@ def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
 
 
 def wgmma_core(gemm: Gemm) -> Columns:
-    """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
-    depends on formats and orders alone; a table of each is kept."""
+    """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible, or, if its
+    elements have 4 bytes, may. What is legal depends on formats and orders alone; a table of each is kept."""
     cut = tma_stores(gemm) and is_misaligned(gemm, "C")
     key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm), cut)
     found = _CORES.get(key)
@@ -109,7 +109,10 @@ def _own_core(gemm: Gemm, *, cut: bool) -> Columns:
     options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
     c = with_long_rows(_wgmma_tiles(gemm, options), gemm)
     c = _with_widest_rows(c, gemm) if cut else c
-    c = c[(c.staged >= c.persistent * max(staged)) & ((c.staged <= c.persistent) | (gemm.out.bytes != F32.bytes))]
+    if gemm.out.bytes == F32.bytes:  # large tiles with a long k have no room for it
+        c = c[c.staged <= c.persistent]
+    else:
+        c = c[c.staged >= c.persistent * max(staged)]
     return c.with_columns(per_sm=wgmma.blocks_per_sm(c, gemm), shared_bytes=wgmma.plain_bytes(c, gemm))
 
 

@@ -54,7 +54,7 @@ def default_subtile(columns: int, rows: int, element_bytes: int, stages: int = 2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Lanes that store their registers in another order: where a bit of its number is set, a lane stores register
+    """Another order of stores: where a bit of its number is set, a lane stores register
     `r ^ registers` with the instruction that stores register r of others."""
 
     lane_bit: int

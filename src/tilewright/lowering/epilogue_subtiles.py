@@ -161,12 +161,12 @@ class SubtileStore(SubtileGeometry):
 
     @cached_property
     def _exchanges(self) -> bool:
-        """Whether lanes may store registers in an order of their own: not where more than C is made of a chunk."""
+        """Whether registers may be stored in an order of their own: not where more than C is made of a chunk."""
         of_c = len(self.plan.outputs) == 1 and all(one.is_vector for one in self.plan.outputs[0].reads)
         return self.plan.rearrangement is Rearrangement.SHARED and self._scales is None and of_c
 
     def _exchange(self, subtile: Subtile, columns: int) -> Exchange | None:
-        """Of the order in which lanes store a chunk of so many columns."""
+        """Of the order in which a chunk is stored of so many columns."""
         if not self._exchanges:
             return None
         element_bytes, layout = self.tile.dtype.bytes, self.layout(subtile)

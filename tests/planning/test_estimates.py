@@ -313,7 +313,7 @@ def test_the_whole_space_of_a_batch_holds_what_a_batch_can_run_priced_for_all_of
     assert not any(config.tile_multiples for config in configs)
     best_us, best = found[0]
     assert best_us == pytest.approx(estimate_us(best, one.gemm, spec, one.alignment, one.stack), rel=0.02)
-    assert best_us > 1.2 * estimate_us(best, one.gemm, spec, one.alignment)
+    assert best_us > 1.1 * estimate_us(best, one.gemm, spec, one.alignment)
 
 
 def test_the_whole_space_behind_one_packing_holds_no_other() -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from rung_formats import formats_for
 from rung_runs import laid_out, rungs
+from tilewright.dtypes import TF32
 from tilewright.ir.kernel import SAFE
 from tilewright.ladders import Rung, find_rung
-from tilewright.problem import Order
+from tilewright.problem import Gemm, Order
 from tilewright.problem.formats import format_options
 from tilewright.toolchain import build
 
@@ -42,3 +43,10 @@ def test_rungs_of_hopper_fit_into_the_registers_where_rows_of_c_are_unaligned(ru
         options = dict(format_options(name)) | {"a": Order.ROW, "b": Order.COL}
         gemm = laid_out(rung, rung.gemm(131, 67, 45, c=c, beta=0.5, **options))
         build(gemm, rung, variant=assumed).compile("sm_90a")
+
+
+@pytest.mark.parametrize("number", ["5", "6", "7", "best"])
+def test_rungs_of_hopper_whose_results_have_4_bytes_fit_a_block(number: str) -> None:
+    """TMA stores them in as many bytes at a time as those of 2 bytes."""
+    gemm = Gemm(200, 136, 200, product=TF32, b=Order.COL)
+    assert build(gemm, find_rung(f"hopper/{number}")).kernel.dynamic_shared_bytes <= 227 * 1024

@@ -214,14 +214,16 @@ def tma_stores(gemm: Gemm) -> bool:
 
 def stored_through_shared(gemm: Gemm, subtiles: int, *, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
     """C in several epilogue subtiles through shared memory, then by TMA, or by vector stores where TMA cannot store it.
+    subtiles: of a tile of C of 2 bytes an element; those of wider ones are as many times narrower.
 
     Per-thread stores where C cannot be staged, or where accumulators leave a thread no registers for the addresses of
     vector stores (NVRTC 13.0 spills 8 bytes).
     """
     if not stages_c(gemm) or (tile.accumulators > ACCUMULATORS_BESIDE_ADDRESSES and not tma_stores(gemm)):
         return stored_per_thread(gemm)
+    columns = tile.n // (subtiles * max(1, gemm.out.bytes // 2))
     return (
-        Stage("C", Space.SHARED, subtile=tile.n // subtiles, stages=2),
+        Stage("C", Space.SHARED, subtile=columns, stages=2),
         Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
         Transfer("C_tile", Route.TMA if tma_stores(gemm) else Route.MATRICES),
     )

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 POISON = 0xFF  # NaN in each format of C
 KINDS: dict[str, dict[str, Any]] = {
     "cooperative": {"tile": (128, 256, 64), "consumers": 2, "stages": 4, "subtile": 32},
-    "ping-pong": {"tile": (128, 192, 64), "consumers": 2, "stages": 4, "subtile": 32, "ping_pong": True},
+    "ping-pong": {"tile": (128, 128, 64), "consumers": 2, "stages": 4, "subtile": 32, "ping_pong": True},
     "cluster": {"tile": (128, 128, 64), "consumers": 2, "stages": 4, "subtile": 64, "cluster": (2, 1)},
     "skinny": {"tile": (16, 128, 64), "consumers": 1, "stages": 5, "subtile": 64, "swap_ab": True},
 }

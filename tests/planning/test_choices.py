@@ -145,7 +145,7 @@ def test_tiny_problems_are_one_launch() -> None:
 
 
 def test_a_few_blocks_of_few_warps_share_out_k_as_each_of_their_steps_waits_for_memory() -> None:
-    # Measured on the H200 at 256^3 in f32: 10.8 us by 32 blocks, 5.9 us in 4 parts (tune_suite_h200.json).
+    # Measured on the H200 at 256^3 in f32: 10.8 us by 32 blocks, 5.9 us in 4 parts.
     kernel: Any = next(estimated(asked(256, 256, 256, "f32", "NN"), device("H200"))).kernel
     assert kernel.split_k * kernel.cluster_k >= 4
 

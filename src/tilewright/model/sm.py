@@ -40,7 +40,7 @@ some 60 instructions of one warp in a row, about 5 clocks each as no other warp 
 CHAIN_CLOCKS = 1.3
 """Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, no other warp issues.
 From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
-(benchmarks/results/tune_suite_h200.json): mean error 6 %, with 1.15 or 1.6 7 %."""
+(record 0027): mean error 6 %, with 1.15 or 1.6 7 %."""
 
 FETCHED_FROM, FETCHED_WHOLLY = 2048, 2432
 """Instructions of a loop on sm_90 that its instruction cache still holds (32 KiB), and of which it holds none from one

@@ -220,7 +220,7 @@ def test_a_measured_split_of_k_is_kept(gpu: State) -> None:
     dispatch.use_database(Winners(PlanConfig(MEASURED.with_split_k(4))))
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["simt_32x64", "reduce_f32_4x1_16_8"]
+    assert gpu.launches == ["simt_32x64", "reduce_f32_4_by_2_4"]
 
 
 def test_a_measured_kernel_that_cannot_be_built_is_passed_over(gpu: State) -> None:

@@ -32,7 +32,7 @@ MMA = MmaConfig((128, 128, 32), (64, 32))
 WIDE = {"dtype": BF16, "out": BF16}
 
 PLANS = [
-    (Gemm(512, 512, 16384, **WIDE), PlanConfig(RING.with_split_k(6)), ["wgmma_64x128", "reduce_bf16_4x1_128_8"]),
+    (Gemm(512, 512, 16384, **WIDE), PlanConfig(RING.with_split_k(6)), ["wgmma_64x128", "reduce_bf16_4_by_1_8"]),
     (
         Gemm(256, 257, 1023, **WIDE),
         PlanConfig(RING, frozenset("AB")),
@@ -47,9 +47,9 @@ PLANS = [
     (
         Gemm(4, 4096, 4096, **WIDE),
         PlanConfig(GemvConfig(split_k=5)),
-        ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split_early", "reduce_bf16_4x2_128_4"],
+        ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split_early", "reduce_bf16_4_by_1_4"],
     ),
-    (Gemm(4, 4096, 4096), PlanConfig(SMALL.with_split_k(3)), ["simt_64x64", "reduce_f32_4x4_128_2"]),
+    (Gemm(4, 4096, 4096), PlanConfig(SMALL.with_split_k(3)), ["simt_64x64", "reduce_f32_4_by_1_4"]),
 ]
 
 

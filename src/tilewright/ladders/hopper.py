@@ -50,7 +50,7 @@ def _brought(tiles: WgmmaTile) -> Claim:
 
 NO_BARRIER = Claim("no barrier of the block inside the loop over k", lambda c, g: c.barriers_per_k_step == 0)
 BY_TMA = Claim(
-    "TMA stores C of 2-byte elements; no thread does",
+    "TMA stores C where its rows allow; no thread does",
     lambda c, g: not tma_stores(g) or (c.global_stores.requests == 0 and c.bulk_stores.boxes > 0),
 )
 NO_STORE_CONFLICTS = Claim("no bank conflicts of stmatrix", NO_CONFLICTS.holds)

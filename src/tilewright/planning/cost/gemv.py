@@ -29,8 +29,8 @@ _START_SECONDS = 1.75e-6
 """From the end of the kernel before, in a graph."""
 
 _EARLY_SECONDS = 1.2e-6
-"""What a kernel that starts early saves, and asks the L2 ahead. This, the start and what parts take: GEMV kernels of
-322 fresh problems, whose times were 0.92 of the estimate before and are 0.98 with it (H200, record 0108)."""
+"""What a kernel that starts early saves, and asks the L2 ahead. This, the start and what parts take were fitted to GEMV
+kernels of 322 problems, whose times were 0.92 of the estimate before (H200, record 0108)."""
 
 _READ_SHARE = 0.963
 """What a kernel that only reads reaches of the nominal bandwidth of DRAM."""

@@ -14,7 +14,7 @@ from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import StoreMatrices, TeamBarrier, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO
-from tilewright.ir.kernel import C_ODD, SAFE, Variant
+from tilewright.ir.kernel import C_IN_LINE, SAFE, Variant
 from tilewright.ir.program import Route
 from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import map_exprs, rewrite, substitute, walk
@@ -35,6 +35,10 @@ SMALL_PING_PONG = persistent(128, 128, 2, subtile=64, ping_pong=True)
 ONE_STAGE = persistent(256, 128, 2, subtile=64, subtile_stages=1)
 
 
+WHOLE_ROWS = persistent(64, 256, 1, subtile=256, subtile_stages=1)
+LINES = persistent(128, 160, 1, subtile=160, subtile_stages=1)
+
+
 def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
     return at_depth(config, gemm).schedule(gemm)
 
@@ -50,7 +54,7 @@ def problem(m: int, n: int, k: int, ldc: int, **options: Any) -> Gemm:
 def by_lanes(gemm: Gemm, point: Any, variant: Variant | None = None) -> Build:
     built = build(gemm, schedule_at(gemm, point), variant=variant)
     statements = [stmt for _, stmt in walk(built.kernel.body)]
-    assert any(isinstance(stmt, StoreMatrices) for stmt in statements)
+    assert any(isinstance(stmt, StoreMatrices) for stmt in statements) is (gemm.out.bytes == 2)
     assert not any(isinstance(stmt, TmaStore) for stmt in statements)
     return built
 
@@ -66,8 +70,8 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
 
 
 @pytest.mark.cross_section("point", "n", every=13)
-@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, COOPERATIVE, SMALL_PING_PONG, ONE_STAGE])
-@pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
+@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, COOPERATIVE, SMALL_PING_PONG, ONE_STAGE, WHOLE_ROWS])
+@pytest.mark.parametrize(("n", "ldc"), [(261, 261), (197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
     right(gemm, by_lanes(gemm, point))
@@ -85,7 +89,17 @@ def test_a_warp_that_stores_one_and_a_half_times_as_many_rows_as_it_has_lanes(n:
 @pytest.mark.parametrize("ldc", [130, 133])
 def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
     gemm = problem(70, 129, 40, ldc, beta=0.5)
-    right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
+    for point in (NARROW, ONE_PART):
+        right(gemm, by_lanes(gemm, point, SAFE), base_bytes={"C": start})
+
+
+@pytest.mark.cross_section("point", "n", "start", every=4)
+@pytest.mark.parametrize("point", [TALL, NARROW, SMALL_PING_PONG, LINES, persistent(64, 128, 1, subtile=128)])
+@pytest.mark.parametrize(("n", "ldc"), [(197, 197), (130, 131), (127, 129), (1, 1)])
+@pytest.mark.parametrize("start", [0, 4, 12])
+def test_elements_of_4_bytes(point: Any, n: int, ldc: int, start: int) -> None:
+    gemm = problem(131, n, 77, ldc, out=F32)
+    right(gemm, by_lanes(gemm, point), base_bytes={"C": start})
 
 
 @pytest.mark.cross_section("dtype", "a", "b", every=6)
@@ -172,7 +186,7 @@ def test_where_c_begins_decides_what_is_a_pair() -> None:
     built = by_lanes(gemm, NARROW, SAFE)
 
     def change(stmt: Stmt) -> Body:
-        return (map_exprs(stmt, lambda expr: substitute(expr, {C_ODD.name: ZERO})),)
+        return (map_exprs(stmt, lambda expr: substitute(expr, {C_IN_LINE.name: ZERO})),)
 
     kernel = replace(built.kernel, body=rewrite(built.kernel.body, change))
     run = simulate(kernel, make_operands(gemm), base_bytes={"C": 2}, on_finding="collect")
@@ -200,10 +214,9 @@ def test_wider_tiles_of_a_warpgroup_store_odd_rows_from_registers() -> None:
 
 
 def test_c_that_cannot_go_in_parts_is_stored_from_registers() -> None:
-    for options in ({"out": F32}, {"c": Order.COL}):
-        gemm = problem(72, 72, 64, 73, **options)
-        built = build(gemm, schedule_at(gemm, TALL))
-        assert not any(isinstance(stmt, StoreMatrices) for _, stmt in walk(built.kernel.body))
+    gemm = problem(72, 72, 64, 73, c=Order.COL)
+    built = build(gemm, schedule_at(gemm, TALL))
+    assert not any(isinstance(stmt, StoreMatrices) for _, stmt in walk(built.kernel.body))
 
 
 def steps(n: int, parts: int) -> Schedule:

@@ -29,7 +29,7 @@ _WIDE = 16
 _LINE_BYTES, _SECTOR_BYTES, _BANKS_BYTES = 128, 32, 128
 
 _PAIR = 4
-"""Bytes of two neighbours in a C of 2-byte elements."""
+"""Bytes that a lane stores of rows that begin anywhere."""
 
 _MISALIGNED = 1.35
 """Lines that a request of narrow accesses touches, by those of a wide one of as many bytes: rows lie across lines."""
@@ -197,7 +197,7 @@ def _wgmma_epilogue(c: Any, gemm: Gemm, setting: Setting) -> Phase:
     by_tma = staged & tma_stores(gemm)
     size_bytes = c.m * c.n * setting.out_bytes
     through = _times(_shared("C_tile", "store", size_bytes / (WARP_THREADS * _WIDE)), staged)
-    vectors = tuple(_times(one, staged & np.logical_not(by_tma)) for one in _along_rows(size_bytes, setting))
+    vectors = tuple(_times(one, staged & np.logical_not(by_tma)) for one in _along_rows(c, size_bytes, setting))
     per_thread = _times(_per_thread(c, setting), np.logical_not(staged) / c.cluster_k)
     rest = _epilogue(c, setting, (through, *vectors, per_thread, _exchanged(c)))
     return Phase(rest.fp32, 0.0, 0.0, rest.conversions, rest.other, rest.accesses, tma_bytes=size_bytes * by_tma)
@@ -208,15 +208,24 @@ def _exchanged(c: Any) -> Access:
     return _shared("cluster_sums", "load", exchanged_bytes(c) / (WARP_THREADS * _WIDE))
 
 
-def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
-    """C from shared memory, from where each warp stores 64 neighbours of a row. Where every other row begins in the
-    middle of a pair, two loads bring it; its ends, two of 64, are stored by another request."""
-    pairs = size_bytes / (WARP_THREADS * _PAIR)
-    ends = np.where(setting.result_bytes >= _PAIR, 0.0, pairs)
+def _along_rows(c: Any, size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
+    """C from shared memory, from where each warp stores neighbours of a row, a line at a time of rows that are longer
+    than one. Where every other row begins in the middle of a pair, two loads bring it; its ends are stored by another
+    request."""
+    lines = size_bytes / (WARP_THREADS * _PAIR)
+    row_lines = np.maximum(c.subtile * setting.out_bytes / _LINE_BYTES, 1 / 4)
+    long = row_lines > 1
+    parts, ends = lines / row_lines, np.where(setting.result_bytes >= _PAIR, 0.0, lines / np.maximum(row_lines, 1))
+    requests = lines + np.where(long, parts, 0.0)
+    sectors = np.where(long, 4 * lines + parts, 5 * lines)
     return (
-        _shared("C_tile", "load", pairs, width=_PAIR),
+        _shared("C_tile", "load", requests, width=_PAIR),
         _shared("C_tile", "load", ends / 2, width=_PAIR),
-        Access("C", "store", "global", _PAIR, pairs, lines=2 * pairs + ends, sectors=5 * pairs + ends),
+        Access(
+            *("C", "store", "global", _PAIR, requests),
+            lines=np.where(long, requests, 2 * lines) + ends,
+            sectors=sectors + ends,
+        ),
     )
 
 

@@ -200,9 +200,9 @@ def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
 
 
 def stages_c(gemm: Gemm) -> bool:
-    """Whether C can pass through shared memory: row-major, and 2 bytes an element, which stmatrix moves, or others and
-    rows that TMA can store, into which lanes put pairs."""
-    return gemm.c is Order.ROW and (gemm.out.bytes == 2 or rows_fit_tma(gemm))
+    """Whether C can pass through shared memory: row-major, and elements of 2 or 4 bytes, which warps can store wherever
+    rows begin, or rows that TMA can store."""
+    return gemm.c is Order.ROW and (gemm.out.bytes in (2, 4) or rows_fit_tma(gemm))
 
 
 def tma_stores(gemm: Gemm) -> bool:

@@ -14,7 +14,7 @@ from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import StoreMatrices, TeamBarrier, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO
-from tilewright.ir.kernel import C_IN_LINE, SAFE, Variant
+from tilewright.ir.kernel import C_ODD, SAFE, Variant
 from tilewright.ir.program import Route
 from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import map_exprs, rewrite, substitute, walk
@@ -186,7 +186,7 @@ def test_where_c_begins_decides_what_is_a_pair() -> None:
     built = by_lanes(gemm, NARROW, SAFE)
 
     def change(stmt: Stmt) -> Body:
-        return (map_exprs(stmt, lambda expr: substitute(expr, {C_IN_LINE.name: ZERO})),)
+        return (map_exprs(stmt, lambda expr: substitute(expr, {C_ODD.name: ZERO})),)
 
     kernel = replace(built.kernel, body=rewrite(built.kernel.body, change))
     run = simulate(kernel, make_operands(gemm), base_bytes={"C": 2}, on_finding="collect")

@@ -15,8 +15,7 @@ from types import MappingProxyType
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.dtypes import I64
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import BUILTINS, C_IN_LINE, Kernel
-from tilewright.layout.banks import LINE_BYTES
+from tilewright.ir.kernel import BUILTINS, C_ODD, Kernel
 from tilewright.problem.gemm import Gemm
 
 _KEYWORDS = """
@@ -63,7 +62,7 @@ class Names:
     def __init__(self, kernel: Kernel, tables: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> None:
         self._vars: dict[str, str] = {name: name for name in BUILTINS}
         if isinstance(kernel.problem, Gemm):
-            self._vars[C_IN_LINE.name] = f"int(reinterpret_cast<size_t>(C) % {LINE_BYTES} / {kernel.problem.out.bytes})"
+            self._vars[C_ODD.name] = f"int(reinterpret_cast<size_t>(C) / {kernel.problem.out.bytes} % 2)"
         self._buffers: dict[tuple[str, Space], str] = {}
         self._tables = dict(tables)
         self._taken: set[str] = {*RESERVED, *tables.values()}

@@ -79,8 +79,8 @@ MOST_GROUPS = 512
 BATCH = Var("batch")
 """How many problems a strided batched kernel computes."""
 
-C_IN_LINE = Var("C_in_line")
-"""Elements of C between where it begins and the multiple of 128 bytes before that."""
+C_ODD = Var("C_odd")
+"""1 where C begins in the middle of an aligned pair of its elements, else 0."""
 
 MOST_ALONG_Z = 65535
 """Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""

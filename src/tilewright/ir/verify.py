@@ -13,7 +13,7 @@ from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Ref, Var
 from tilewright.ir.kernel import (
     BATCH,
     BUILTINS,
-    C_IN_LINE,
+    C_ODD,
     CAPACITY,
     FIRST_GROUP,
     GROUPS,
@@ -54,7 +54,7 @@ from tilewright.layout.fragment import TRANSPOSED_BYTES
 from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
-    *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_IN_LINE.name),
+    *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
     *(SHARDS.name, OWN_ROW.name, OWN_RANK.name, MOST_ROWS.name),
     *(BATCH.name, GROUPS.name, FIRST_GROUP.name, CAPACITY.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )

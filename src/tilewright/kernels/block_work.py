@@ -209,23 +209,15 @@ def _exchanged(c: Any) -> Access:
 
 
 def _along_rows(c: Any, size_bytes: Column, setting: Setting) -> tuple[Access, ...]:
-    """C from shared memory, from where each warp stores neighbours of a row, a line at a time of rows that are longer
-    than one. Where every other row begins in the middle of a pair, two loads bring it; its ends are stored by another
-    request."""
-    lines = size_bytes / (WARP_THREADS * _PAIR)
-    row_lines = np.maximum(c.subtile * setting.out_bytes / _LINE_BYTES, 1 / 4)
-    long = row_lines > 1
-    parts, ends = lines / row_lines, np.where(setting.result_bytes >= _PAIR, 0.0, lines / np.maximum(row_lines, 1))
-    requests = lines + np.where(long, parts, 0.0)
-    sectors = np.where(long, 4 * lines + parts, 5 * lines)
+    """C from shared memory, from where each warp stores neighbours of a row. Where every other row begins in the middle
+    of a pair, two loads bring it; its ends, two of each row of a subtile, are stored by another request."""
+    requests = size_bytes / (WARP_THREADS * _PAIR)
+    rows = requests / np.maximum(1, c.subtile * setting.out_bytes / (WARP_THREADS * _PAIR))
+    ends = np.where(setting.result_bytes >= _PAIR, 0.0, rows)
     return (
         _shared("C_tile", "load", requests, width=_PAIR),
-        _shared("C_tile", "load", ends / 2, width=_PAIR),
-        Access(
-            *("C", "store", "global", _PAIR, requests),
-            lines=np.where(long, requests, 2 * lines) + ends,
-            sectors=sectors + ends,
-        ),
+        _shared("C_tile", "load", np.where(setting.result_bytes >= _PAIR, 0.0, requests) / 2, width=_PAIR),
+        Access("C", "store", "global", _PAIR, requests, lines=2 * requests + ends, sectors=5 * requests + ends),
     )
 
 

@@ -14,12 +14,11 @@ from math import prod
 from tilewright.dtypes import I64
 from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import HERE, ONE, ZERO, Binary, Cast, Const, Env, Expr, Op, Select, Var, binary, ceil_div
-from tilewright.ir.kernel import C_IN_LINE, PART_OF_K, SIZES, is_stepped, step_of
+from tilewright.ir.kernel import C_ODD, PART_OF_K, SIZES, is_stepped, step_of
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
 from tilewright.ir.work import Problems, SplitK, Walk
-from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.raster import BLOCK
 from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.gemm import Dim, OperandName
@@ -321,7 +320,7 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     bounds[RANK] = Interval(0, cluster_size(program) - 1)
     bounds[GROUP] = Interval(0, block_shape(program)[0] // GROUP_LANES)
     bounds["gridDim.x"] = Interval(1, None)
-    bounds[C_IN_LINE.name] = Interval(0, LINE_BYTES - 1)
+    bounds[C_ODD.name] = Interval(0, 1)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:
         bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)

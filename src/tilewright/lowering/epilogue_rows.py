@@ -16,16 +16,15 @@ The single elements that are left at the ends of rows are stored last, each by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.dtypes import I32
 from tilewright.ir.expr import ONE, TRUE, ZERO, Cast, Const, Expr, Op, Ref, Var, binary, both
-from tilewright.ir.kernel import C_IN_LINE
+from tilewright.ir.kernel import C_ODD
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
-from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.coordinates import base_of, matrix_of, origin_of, size_of
 from tilewright.lowering.epilogue_plan import Subtile
 from tilewright.lowering.kernel_parts import value_buffer
@@ -33,17 +32,16 @@ from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim
 
 _WARP, _ODD = Var("warp_in_group"), Var("odd")
-_PITCH, _BEGINS, _BEFORE = Var("row_pitch"), Var("rows_begin"), Var("before_row")
 _WARPS = GROUP_LANES // WARP_LANES
-_BATCH, _STEP, _PIECE, _ROUND = "row_batch", "row_step", "piece", "row_round"
+_ROW_BATCH, _STEP, _PIECE, _ROUND = "row_batch", "row_step", "piece", "row_round"
+
+_BATCH = 8
+"""Vectors of which a warp loads the next before it has stored the last: enough to wait for shared memory once."""
 
 _LEAST_BYTES = 4
-"""That a lane stores at once wherever rows begin: 32 lanes fill a line."""
+"""That a lane stores at once wherever rows begin."""
 
 _VALUES = {1: "C_value", 2: "C_pair"}
-
-_BATCH_ROWS = 8
-"""Rows of which a warp loads the next before it has stored the last: enough to wait for shared memory once."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,17 @@ class RowStore:
     exact: frozenset[str]
 
     def body(self) -> Body:
+        if not self._may_be_odd:
+            return (Let(_WARP.name, LANE // WARP_LANES, uniform=True), *self._stores())
+        # Uniform not only for speed: the compiler cannot compute what follows from it before the sums are gone, when
+        # there are no registers to keep it in.
         warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
-        if not (self._odd or self._in_lines):
-            return (warp, *self._stores())
-        # The warp is uniform not only for speed: the compiler cannot compute what follows from it before the sums are
-        # gone, when there are no registers to keep it in.
-        apart, row = self._apart - 1, self.geometry.corner(self.subtile)[0]
-        pitch = Let(_PITCH.name, Var("ldc") & apart)
-        begins: Expr = C_IN_LINE + (origin_of(self._program, "m") + row & apart) * _PITCH
-        begins = begins + (self.geometry.corner(self.subtile)[1] & apart)
-        for number in matrix_of(self._program, "C"):
-            begins = begins + (Cast(I32, base_of(self._program, "C", number)) & apart)
-        first = Let(_BEGINS.name, begins, f"elements behind a multiple of {self._apart}, of the first row")
-        if not self._odd:
-            return (warp, pitch, first, *self._stores())
-        odd = Let(_ODD.name, (_BEGINS + _WARP * _PITCH) & 1, "rows of this warp begin in the middle of a pair")
-        return (warp, pitch, first, odd, *self._stores())
+        # The first row of a warpgroup is a multiple of 8.
+        begins: Expr = C_ODD ^ origin_of(self._program, "m") & Var("ldc")
+        for number in matrix_of(self._program, "C"):  # the parity of where it begins, which 32 bits tell
+            begins = begins ^ Cast(I32, base_of(self._program, "C", number))
+        odd = Let(_ODD.name, (begins ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
+        return (warp, odd, *self._stores())
 
     @property
     def _vector(self) -> int:
@@ -78,20 +71,9 @@ class RowStore:
         return max(_LEAST_BYTES // self.geometry.tile.dtype.bytes, self.geometry.tile.staged.vector)
 
     @property
-    def _odd(self) -> bool:
+    def _may_be_odd(self) -> bool:
         """Whether rows may begin in the middle of what a lane stores."""
-        return self._vector > 1 and self.geometry.tile.staged.vector <= 1
-
-    @property
-    def _in_lines(self) -> bool:
-        """Whether what a warp stores at once begins and ends where lines of memory do, as far as the row goes."""
-        size_bytes = self.geometry.tile.dtype.bytes
-        return self._vector * size_bytes == _LEAST_BYTES and self._length * size_bytes > LINE_BYTES
-
-    @property
-    def _apart(self) -> int:
-        """Elements from one place to the next where stores of rows may begin."""
-        return self._vector * WARP_LANES if self._in_lines else self._vector
+        return self._vector > max(1, self.geometry.tile.staged.vector)
 
     @property
     def _program(self) -> Program:
@@ -120,12 +102,12 @@ class RowStore:
         if inside == TRUE:
             return self._part(guarded=False)
         at_edge = self._part(guarded=True)
-        if columns is not None and self._odd:
+        if columns is not None and self._may_be_odd:
             at_edge += self._last_of_c()
         return (If(inside, self._part(guarded=False), at_edge),)
 
     def _part(self, *, guarded: bool) -> Body:
-        if not self._odd:
+        if not self._may_be_odd:
             return self._vectors(0, guarded)
         odd = (*self._vectors(1, guarded), *self._ends())
         return (If(binary(Op.EQ, _ODD, 1), odd, self._vectors(0, guarded)),)
@@ -145,50 +127,27 @@ class RowStore:
 
     def _vectors(self, odd: int, guarded: bool) -> Body:
         """Those of one lane in all rows of its warp; the last lane of an odd row has one element, and no pair."""
-        if self._in_lines:
-            return self._lines(odd, guarded)
         length, lanes, together, vector = self._length, self._row_lanes, self._together, self._vector
-        at_once = vector * WARP_LANES
-        pieces = -(-length // at_once)
-        piece = Var(_PIECE) if pieces > 1 else ZERO
-        lane = LANE % WARP_LANES
-        column = piece * at_once + (lane if lanes == WARP_LANES else lane % lanes) * vector + odd
-        number, over_rows = self._rows(self._own_rows // together, _BATCH_ROWS, guarded)
+        at_once, lane = vector * WARP_LANES, LANE % WARP_LANES
+        whole = -(-length // at_once) - 1
+        first = (lane if lanes == WARP_LANES else lane % lanes) * vector + odd
+        steps = self._own_rows // together
+        batch = max(step for step in range(1, max(2, _BATCH // (whole + 1) + 1)) if steps % step == 0)
+        number = Var(_ROW_BATCH) * batch + Var(_STEP)
         row = self._row(number if together == 1 else number * together + lane // lanes)
-        body = over_rows(self._one(row, column, odd, guarded))
-        if odd or (length % at_once and length > at_once):
-            body = (If(binary(Op.LT, column + vector - 1, length), body),)
-        if lanes * together < WARP_LANES:
-            body = (If(binary(Op.LT, lane, lanes * together), body),)
-        return (For(_PIECE, Const(pieces), body, unroll=True),) if pieces > 1 else body
-
-    def _lines(self, odd: int, guarded: bool) -> Body:
-        """Of each row a line of memory at a time; of the first and the last what belongs to the row."""
-        length, vector, apart = self._length, self._vector, self._apart
-        whole = length // apart
-        number, over_rows = self._rows(self._own_rows, max(1, _BATCH_ROWS // (whole + 1)), guarded)
-        row = self._row(number)
-        before = Let(_BEFORE.name, _BEGINS + (row & apart - 1) * _PITCH & apart - 1)
-        first = LANE % WARP_LANES * vector - _BEFORE
-        body: Body = (If(binary(Op.LE, 0, first), self._one(row, first, odd, guarded)),)
-        if whole > 1:
-            inside = self._one(row, (Var(_PIECE) + 1) * apart + first, odd, guarded)
-            body = (*body, For(_PIECE, Const(whole - 1), inside, unroll=True))
-        for piece in range(whole, -(-(length + apart - vector) // apart)):
-            column = first + piece * apart
-            last = self._one(row, column, odd, guarded)
-            body = (*body, If(binary(Op.LT, column + (vector - 1), length), last))
-        return over_rows((before, *body))
-
-    def _rows(self, steps: int, most: int, guarded: bool) -> tuple[Expr, Callable[[Body], Body]]:
-        """The number of a step of a warp over its rows, and the loops over all of them. most: of a batch."""
-        each = max(step for step in range(1, most + 1) if steps % step == 0)
-        number = Var(_BATCH) * each + Var(_STEP)
-
-        def over(body: Body) -> Body:
-            return (For(_BATCH, Const(steps // each), (For(_STEP, Const(each), body, unroll=not guarded),)),)
-
-        return number, over
+        # A row at a time: what two of its pieces have of a sector is stored close together.
+        one: Body = self._one(row, whole * at_once + first, odd, guarded)
+        if whole and (odd or length % at_once):
+            one = (If(binary(Op.LT, whole * at_once + first + vector - 1, length), one),)
+        if whole:
+            piece: Expr = Var(_PIECE) if whole > 1 else ZERO
+            before = self._one(row, piece * at_once + first, odd, guarded)
+            one = ((For(_PIECE, Const(whole), before, unroll=True),) if whole > 1 else before) + one
+        in_batch: Body = (For(_STEP, Const(batch), one, unroll=not guarded),)
+        body: Body = (For(_ROW_BATCH, Const(steps // batch), in_batch),)
+        if odd and not whole:
+            body = (If(binary(Op.LT, first + vector - 1, length), body),)
+        return (If(binary(Op.LT, lane, lanes * together), body),) if lanes * together < WARP_LANES else body
 
     def _one(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
         """A vector: side by side in shared memory too, but pairs aligned only in even rows."""

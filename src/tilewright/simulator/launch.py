@@ -10,8 +10,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import BATCH, C_IN_LINE, Kernel
-from tilewright.layout.banks import LINE_BYTES
+from tilewright.ir.kernel import BATCH, C_ODD, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.units import ceil_div
@@ -30,11 +29,11 @@ def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
 
 
-def in_line(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
-    """Where C begins inside a line of memory, as a constant. base_of: the address of an operand."""
+def odd(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
+    """Where C begins inside aligned pairs of its elements, as a constant. base_of: the address of an operand."""
     if not isinstance(kernel.problem, Gemm):
         return {}
-    return {C_IN_LINE.name: Const(base_of("C") % LINE_BYTES // kernel.problem.out.bytes)}
+    return {C_ODD.name: Const(base_of("C") // kernel.problem.out.bytes % 2)}
 
 
 def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:

@@ -29,7 +29,7 @@ from tilewright.problem.problem import Problem, Stored, tma_matrix, values_of
 from tilewright.simulator.arithmetic import FloatArithmetic
 from tilewright.simulator.counters import Counters, weighted_sum
 from tilewright.simulator.index import Scope, array_function, resolve
-from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, in_line
+from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, odd
 from tilewright.simulator.run import simulate
 
 _BLOCK_NAMES = tuple(name for name in BUILTINS if name.startswith("blockIdx"))
@@ -154,7 +154,7 @@ def _traits(kernel: Kernel, constants: Mapping[str, Expr]) -> Iterator[_Trait]:
     for axis, extent in zip("xyz", kernel.block, strict=True):
         names[f"threadIdx.{axis}"] = Var(f"threadIdx.{axis}")
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
-    known = {**names, **constants, **in_line(kernel, lambda _: 0)}
+    known = {**names, **constants, **odd(kernel, lambda _: 0)}
     yield from _body_traits(kernel.body, kernel, Scope(known), bounds, 0)
 
 

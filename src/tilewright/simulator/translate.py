@@ -89,7 +89,7 @@ from tilewright.simulator.index import (
     slot_var,
     uniform,
 )
-from tilewright.simulator.launch import in_line
+from tilewright.simulator.launch import odd
 from tilewright.simulator.moves import AsyncCopyOp, CommitOp, LoadOp, MemorySide, StoreOp, WaitOp
 from tilewright.simulator.naturals import NaturalCheck, divided, natural_checks
 from tilewright.simulator.opaque_tiles import (
@@ -128,7 +128,7 @@ def translate(
     """
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
-    scope |= in_line(kernel, context.memory.base_of)
+    scope |= odd(kernel, context.memory.base_of)
     translator.emit(kernel.body, (), Scope(scope))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 

@@ -26,7 +26,7 @@ from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_co
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_registers, reads_orders, stores_rows, tma_stores
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_registers, reads_orders, tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
@@ -439,8 +439,8 @@ def _one_epilogue_stage(c: Columns, gemm: Gemm) -> Columns:
 def _more_staged(c: Columns, gemm: Gemm) -> Columns:
     """Persistent kernels that stage more of C, or longer rows of it, and the ring that is left; worth: whether they
     do."""
-    more = _whole_rows(c, gemm) if tma_stores(gemm) and is_misaligned(gemm, "C") else _twice_staged(c, gemm)
-    other = (wgmma.staged_c_bytes(more, gemm) > wgmma.staged_c_bytes(c, gemm)) | stores_rows(more.subtile, gemm)
+    more = _whole_rows(c, gemm) if is_misaligned(gemm, "C") else _twice_staged(c, gemm)
+    other = (wgmma.staged_c_bytes(more, gemm) > wgmma.staged_c_bytes(c, gemm)) | (more.subtile > c.subtile)
     fits = stages_more(more) & wgmma.has_registers(more, gemm)
     return more.with_columns(worth=other & (c.subtile > 0) & (c.persistent > 0) & (c.swap_ab == 0) & fits)
 
@@ -462,10 +462,10 @@ def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
 
 
 def _whole_rows(c: Columns, gemm: Gemm) -> Columns:
-    """With all of a tile in one stage, where its rows are of whole swizzle atoms: warps store them (`wgmma_steps`), so
-    that they meet others in two sectors."""
-    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
-    return _with_stages(c, np.where(c.n % atom == 0, c.n, c.subtile), 1, gemm)
+    """With all of a tile in one stage, where TMA cannot store rows, or they have whole swizzle atoms: warps store them
+    (`wgmma_steps`), so that they meet others in two sectors."""
+    unit = SWIZZLE_ATOM_BYTES // gemm.out.bytes if tma_stores(gemm) else UNIT_COLUMNS
+    return _with_stages(c, np.where(c.n % unit == 0, c.n, c.subtile), 1, gemm)
 
 
 def _with_stages(c: Columns, subtile: Any, count: int, gemm: Gemm) -> Columns:

@@ -31,11 +31,11 @@ from tilewright.kernels.wgmma_steps import (
     tma_stores,
 )
 from tilewright.kernels.work import asked_rows, is_misaligned
-from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of, streams_k
+from tilewright.planning.cost.result_rows import bytes_of_an_element, bytes_where_tiles_meet, times_where_large
 from tilewright.planning.cost.short_rows import line_seconds
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import ceil_div
@@ -88,13 +88,8 @@ _REPEATED_BYTES_PER_SECOND = 11.5e12
 """That the L2 gives to all SMs, of tiles that several of them ask for at about the same time. Of 18 products in e4m3 on
 an H100 the choice took 5.5 % more than the best of 22 plans without this, and 3.1 % with it."""
 
-_PARTED_BYTES = 192
-"""That memory moves more for a row of C where two tiles meet inside a sector, which TMA stores a part of from each.
-H100, bf16, 2048 x 11008 x 512: tiles of 128 x 168 take 48.8 us, of 128 x 176 37.6 (benchmarks/choice_sweep.py)."""
-
-_CUT_BYTES, _LARGE_CUT, _ROW_BYTES_PER_CLOCK = 96, 1.4, 128 / 3
-"""The same for a row of a box, where every other row of C begins inside a sector, and times of it where the L2 does not
-hold C (record 0069); what warps bring to C in a clock, by whole rows: 128 bytes from shared memory, then 64."""
+_ROW_BYTES_PER_CLOCK = 128 / 3
+"""That warps bring to C in a clock, by whole rows: 128 bytes from shared memory, then 64."""
 
 _SLOWED = 0.15
 """Of the clocks of MMAs, what an epilogue beside them adds at most."""
@@ -306,7 +301,6 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         together = blocks_together(c, gemm) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n >= 4) | (c.cluster_k >= 4)
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
-        whole_rows = not (tma_stores(gemm) and is_misaligned(gemm, "C"))
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         runs = (blocks_per_sm("wgmma", c, gemm, spec) > 0) & (reads_orders(gemm) | wgmma.reads(c, gemm))
         apart = c.cluster_m * c.cluster_n < 4
@@ -321,8 +315,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "arriving": a_rows + b_rows,
             "promoted": promotion_clocks(c, gemm),
             "least": least_clocks(c, gemm, spec, used),
-            "parted": _PARTED_BYTES * ((c.n * gemm.out.bytes % SECTOR_BYTES != 0) & whole_rows & (c.subtile > 0)),
-            "cut": _CUT_BYTES * (not whole_rows) / np.where(c.subtile > 0, c.subtile, 64),
+            "parted": bytes_where_tiles_meet(c, gemm),
+            "cut": bytes_of_an_element(c, gemm),
             "whole": epilogue_clocks(c, gemm, gemm.out.bytes, used) + by_warps / _ROW_BYTES_PER_CLOCK,
             "part": epilogue_clocks(c, gemm, F32.bytes, used),
             "exchange": exchange_clocks(c) / spec.tensor_clock_mhz / 1e6,
@@ -493,7 +487,6 @@ def _moved_bytes(
     written_bytes, behind = partials(c, gemm, spec)
     parted_bytes = gemm.m * c.parted * (tiles[1] - 1) + written_bytes
     if is_misaligned(gemm, "C"):
-        large = count * gemm.m * gemm.n * gemm.out.bytes > spec.l2_bytes
-        whole = c.split_k == 1
-        parted_bytes = parted_bytes + gemm.m * gemm.n * c.cut * whole * (_LARGE_CUT if large else 1.0)
+        times = times_where_large(gemm, spec, count)
+        parted_bytes = parted_bytes + gemm.m * gemm.n * c.cut * (c.split_k == 1) * times
     return count * (dram_bytes(c, gemm, tiles, spec) + parted_bytes), behind

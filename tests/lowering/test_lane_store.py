@@ -71,7 +71,9 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
 
 @pytest.mark.cross_section("point", "n", every=13)
 @pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, COOPERATIVE, SMALL_PING_PONG, ONE_STAGE, WHOLE_ROWS])
-@pytest.mark.parametrize(("n", "ldc"), [(261, 261), (197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
+@pytest.mark.parametrize(
+    ("n", "ldc"), [(261, 261), (197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)]
+)
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
     right(gemm, by_lanes(gemm, point))

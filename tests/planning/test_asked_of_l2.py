@@ -15,7 +15,7 @@ from test_dispatch import problem
 from tilewright.device.catalog import H200
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning.cost import wgmma_features, wgmma_terms
+from tilewright.planning.cost import result_rows, wgmma_features, wgmma_terms
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 from tilewright.suite.problems import Problem
@@ -41,7 +41,7 @@ def test_tiles_of_c_that_meet_inside_a_sector_move_more(monkeypatch: pytest.Monk
     ]
     gemm = problem(8192, 8192, 64, "bf16", "NT")  # which C takes most of the time of
     before = timed(table(*kernels), gemm).seconds
-    monkeypatch.setattr(wgmma_terms, "_PARTED_BYTES", 0)
+    monkeypatch.setattr(result_rows, "_PARTED_BYTES", 0)
     left = timed(table(*kernels), gemm).seconds
     assert before[0] > 1.05 * left[0]
     assert before[1:].tolist() == left[1:].tolist()
@@ -58,12 +58,27 @@ def test_rows_of_c_that_begin_inside_sectors_meet_in_every_box(monkeypatch: pyte
         return wgmma_terms.timed(c, gemm, slow).seconds
 
     before, aligned = seconds(8200), seconds(8192)
-    monkeypatch.setattr(wgmma_terms, "_CUT_BYTES", 0)
+    monkeypatch.setattr(result_rows, "_CUT_BYTES", 0)
     left = seconds(8200)
     added = before - left
     assert added[0] > 0.1 * left[0] and added[1] == pytest.approx(2 * added[0], rel=0.01)
     assert added[2] == pytest.approx(added[0], rel=0.01) and added[3] == 0
     assert aligned.tolist() == seconds(8192).tolist()
+
+
+def test_rows_that_tma_cannot_store_cost_by_what_is_stored_together() -> None:
+    """Of a row of C by warps as much as a subtile has; by threads that store their own elements eight, or under swap-AB
+    16. Parts of split-K are aligned."""
+    own = (replace(PLAIN, subtile=0), replace(PLAIN, subtile=0, swap_ab=True))
+    c = table(*(replace(PLAIN, subtile=subtile) for subtile in (256, 128, 64)), *own)
+    for columns, told in ((8191, [1, 2, 4, 32, 16]), (8192, [0, 0, 0, 0, 0])):
+        found = result_rows.bytes_of_an_element(c, problem(8192, columns, 64, "bf16", "NT"))
+        assert (found / result_rows._APART_BYTES * 256).tolist() == told
+    split = table(replace(PLAIN, subtile=0, persistent=False, split_k=2))
+    gemm = problem(8192, 8191, 64, "bf16", "NT")
+    moved, _ = wgmma_terms._moved_bytes(wgmma_terms.with_clocks(split, gemm, H200), gemm, H200, (64, 32), 1)
+    whole = gemm.compulsory_bytes
+    assert (moved < 1.5 * whole).all()
 
 
 def test_warps_that_store_whole_rows_take_time_and_save_memory() -> None:

@@ -24,7 +24,7 @@ from tilewright.frontend.symbols import Symbol
 from tilewright.kernels import spaces, wgmma
 from tilewright.kernels.wgmma import WgmmaConfig, consumer_registers, registers_of
 from tilewright.kernels.wgmma_steps import function_registers
-from tilewright.planning import account, coded
+from tilewright.planning import account, candidates, coded
 from tilewright.planning.assembly import Request
 from tilewright.planning.coded_wgmma import wgmma_candidates
 from tilewright.planning.cost import wgmma_terms
@@ -343,6 +343,18 @@ def test_results_of_4_bytes_are_staged_by_persistent_kernels_or_by_none() -> Non
         assert ways == {(True, True), (True, False), (False, False)}
         assert (wgmma.plain_bytes(c, gemm) == c.shared_bytes).all() and wgmma.fits(c, gemm=gemm).all()
         assert (c.subtile * gemm.out.bytes <= np.where(c.swap_ab, 256, 128)).all()
-    assert not spaces.wgmma_core(
-        Gemm(512, 511, 64, F32, product=TF32, ldc=511)
-    ).subtile.any()  # TMA cannot store its rows
+
+
+def test_rows_that_tma_cannot_store_are_staged_as_long_as_two_lines_by_warps() -> None:
+    """Of elements of 2 and of 4 bytes; where all of a tile fits into one stage, the best are priced so, too."""
+    for formats in ({"dtype": BF16, "out": BF16}, {"product": TF32}):
+        gemm = Gemm(512, 511, 64, b=Order.COL, ldc=511, **formats)
+        c = spaces.wgmma_core(gemm)
+        rows = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0)
+        long = rows & (c.subtile * gemm.out.bytes == 256)
+        assert long.any() and (c.subtile_stages[long & (c.n > c.subtile)] == 2).all()
+        assert wgmma.fits(c, gemm=gemm).all()
+        more = candidates._more_staged(c.kept(), gemm)
+        assert (more.subtile[more.worth > 0] == more.n[more.worth > 0]).all() and (
+            more.worth[long & (c.n == 192)] > 0
+        ).any()

@@ -13,11 +13,12 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
-from tilewright.kernels.columns import Columns, legal
+from tilewright.kernels.columns import Column, Columns, legal
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import fragments_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.kernels.work import is_misaligned
+from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reduction import row_of_parts
@@ -138,15 +139,31 @@ _STORED_BYTES = 2 * SWIZZLE_ATOM_BYTES
 two of 64 in nine problems with rows of bf16 and f16 that begin anywhere (H200, record 0109)."""
 
 
+def rows_of_warps(columns: Column, most_bytes: int, gemm: Gemm) -> Column:
+    """The longest rows of an epilogue subtile, of tiles of so many columns, that warps read from shared memory without
+    bank conflicts, as stmatrix fills them: whole swizzle atoms, or an odd number of 16 bytes; 0 for none.
+
+    >>> from tilewright.dtypes import BF16
+    >>> rows_of_warps(np.array([32, 104, 208, 256]), 512, Gemm(8, 8, 8, BF16, out=BF16)).tolist()
+    [0, 104, 192, 256]
+    """
+    atom, unit = SWIZZLE_ATOM_BYTES // gemm.out.bytes, MATRIX_ROW_BYTES // gemm.out.bytes
+    most = np.minimum(columns, most_bytes // gemm.out.bytes)
+    return np.where((columns == most) & (columns // unit % 2 == 1), columns, most // atom * atom)
+
+
 def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
     """Two stages of epilogue subtiles as wide as a swizzle atom, or twice as wide where warps store them, whose rows
     meet others in the fewest sectors, where a ring is left, and registers: of several tiles some spill with more than
     128 rows of a warpgroup (NVRTC 13.5)."""
-    row_bytes = SWIZZLE_ATOM_BYTES if tma_stores(gemm) else _STORED_BYTES
-    subtile = np.minimum(row_bytes // gemm.out.bytes, c.n)
-    wide = c.with_columns(subtile=subtile, subtile_stages=np.where(subtile < c.n, 2, 1))
+    if tma_stores(gemm):
+        subtile = np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n)
+    else:
+        subtile = rows_of_warps(c.n, _STORED_BYTES, gemm)
+    wide = c.with_columns(subtile=subtile, subtile_stages=np.where(tma_stores(gemm) | (subtile < c.n), 2, 1))
     wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks, gemm))
     fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide) & wgmma.has_registers(wide, gemm)
+    fits &= subtile > 0
     names = ("subtile", "subtile_stages", "stages")
     return c.with_columns(**{name: np.where(fits, getattr(wide, name), getattr(c, name)) for name in names})
 

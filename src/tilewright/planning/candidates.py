@@ -22,7 +22,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import mma_core, simt_core, stages_more, wgmma_core
+from tilewright.kernels.spaces import mma_core, rows_of_warps, simt_core, stages_more, wgmma_core
 from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
@@ -464,8 +464,13 @@ def _twice_staged(c: Columns, gemm: Gemm) -> Columns:
 def _whole_rows(c: Columns, gemm: Gemm) -> Columns:
     """With all of a tile in one stage, where TMA cannot store rows, or they have whole swizzle atoms: warps store them
     (`wgmma_steps`), so that they meet others in two sectors."""
-    unit = SWIZZLE_ATOM_BYTES // gemm.out.bytes if tma_stores(gemm) else UNIT_COLUMNS
-    return _with_stages(c, np.where(c.n % unit == 0, c.n, c.subtile), 1, gemm)
+    atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
+    whole = c.n % atom == 0 if tma_stores(gemm) else rows_of_warps(c.n, _TILE_ROW_BYTES, gemm) == c.n
+    return _with_stages(c, np.where(whole, c.n, c.subtile), 1, gemm)
+
+
+_TILE_ROW_BYTES = 1024
+"""More than a tile has of a row of C."""
 
 
 def _with_stages(c: Columns, subtile: Any, count: int, gemm: Gemm) -> Columns:

@@ -251,8 +251,8 @@ def scaling_clocks(c: Any, gemm: Gemm) -> Column:
 
 def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: int, at: Constants) -> Column:
     """Clocks of a tile's epilogue."""
-    staged = wgmma.stages_result(c, gemm) & tma_stores(gemm) & (out_bytes == gemm.out.bytes)
-    narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8))
+    staged = wgmma.stages_result(c, gemm) & (out_bytes == gemm.out.bytes)
+    narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8)) * tma_stores(gemm)
     a_result = np.where(staged, at.staged * narrow, np.where(c.swap_ab > 0, at.swapped, at.per_thread))
     return at.epilogue + a_result * c.m * c.n * out_bytes / 2 / c.cluster_k + exchange_clocks(c)
 

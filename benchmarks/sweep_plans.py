@@ -139,7 +139,7 @@ def near_choice(problem: Problem | Batched, spec: DeviceSpec, count: int, spread
     for one in drawn_near:
         ways.setdefault(way_to_share(one[1]), []).append(one)
     half = max(0, count - 4) // 2
-    found = best[:4] + drawn_near[:half]
+    found = best[: min(4, count)] + drawn_near[:half]
     turns = (one for several in zip_longest(*ways.values()) for one in several if one)
     found += list(islice((one for one in turns if one not in found), count - len(found)))
     chosen = taken(request, spec)

@@ -23,7 +23,7 @@ Problems that were not tuned for: layers of public models at usual token counts,
   host's launch of a graph is not in the time, in rows of 2026-11-23 from commit c83a863 on.
 * A share is the peer's time over ours in the same run: above 1, ours is faster. The peer is `torch.mm`, which calls
   cuBLAS; of FP8 `torch._scaled_mm`, of batches `torch.bmm`, of groups `torch._grouped_mm`.
-* A row is of the kernels and the choice of its commit.
+* A row is of the kernels and the choice of its commit; of each class the first twenty or so that were drawn are kept.
   [Decision 0077](decisions/0077-copies-in-short-rows-and-operands-filled-up.md) tells of 1,790 problems of exact f32 on
   an H200.
 

@@ -29,7 +29,7 @@ _WIDE = 16
 _LINE_BYTES, _SECTOR_BYTES, _BANKS_BYTES = 128, 32, 128
 
 _PAIR = 4
-"""Bytes that a lane stores of rows that begin anywhere."""
+"""Bytes that a lane stores of unaligned rows of C."""
 
 _MISALIGNED = 1.35
 """Lines that a request of narrow accesses touches, by those of a wide one of as many bytes: rows lie across lines."""

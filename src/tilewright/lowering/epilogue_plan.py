@@ -48,7 +48,7 @@ class Sink(Enum):
 
     THREADS = "threads"  # each what it holds, in vectors of `Program.result_vector`
     BLOCK = "block"  # the threads of a block share out the rows of a tile in shared memory
-    WARPS = "warps"  # each warp rows of its warpgroup's epilogue subtile, a pair of neighbours a lane
+    WARPS = "warps"  # each warp rows of its warpgroup's epilogue subtile, neighbours by lanes
     TMA = "TMA"  # one thread of a warpgroup, an epilogue subtile at a time
 
 

@@ -5,8 +5,9 @@ rows, would touch a sector for each row. Where rows begin and end at multiples o
 what is stored at once is as wide as the subtile: the boxes of TMA are no wider than a swizzle atom, and meet inside
 sectors where rows do not begin with one.
 
-Else a lane has a pair. Where a row begins in the middle of a pair, its pairs are of odd columns and their right
-neighbours:
+Else a lane has 4 bytes: an element, or a pair. A row is stored as a whole, its pieces one behind the other, as a sector
+of two pieces costs least where both follow at once. Where a row begins in the middle of a pair, its pairs are of odd
+columns and their right neighbours:
 
     even   | 0  1 | 2  3 | ... | 62 63 |
     odd    0 | 1  2 | 3  4 | ... | 63

@@ -198,13 +198,16 @@ def main() -> int:
         asked.exit(1, "calls are wrong with no tool\n")
     # Processes of one tool fill the cores by themselves: those of several together did not end in 155 s, which each
     # tool alone does in 25.
+    found: list[dict[str, Any]] = []
+    device = open_gpu().name
     with ThreadPoolExecutor(len(told.tools) if told.processes == 1 else 1) as pool:
-        found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds, told.processes), told.tools))
-    record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}
-    record |= this_run()
-    print(json.dumps(record, indent=1))
-    if told.out is not None:
-        keep(told.out, record)
+        # Each tool is recorded when it ends: what a later one does not live to tell leaves it there.
+        for one in pool.map(lambda tool: watched(tool, told.ladders, told.seconds, told.processes), told.tools):
+            found.append(one)
+            print(json.dumps(one), flush=True)
+            record = {"device": device, "ladders": told.ladders, "size": SIZE, "tools": found} | this_run()
+            if told.out is not None:
+                keep(told.out, record)
     return 0 if all(tool["clean"] for tool in found) else 1
 
 

@@ -89,7 +89,8 @@ def beside_choice(problem: Problem | Batched, spec: DeviceSpec, classes: int, co
     cores: dict[object, PlanConfig] = {}
     for one in islice(estimated(request, spec), 60):
         cores.setdefault(core_of(one), one)
-    found = list(islice(cores.values(), 4))
+    chosen = taken(request, spec)
+    found = [*([chosen] if chosen else []), *islice((one for one in cores.values() if one != chosen), 3)]
     for family, most in (("wgmma", classes), ("mma", 3 if request.gemm.compulsory_bytes < _SMALL_BYTES else 0)):
         if not most or family not in families(gemm, spec):
             continue

@@ -16,11 +16,12 @@ from tests.lowering.work_items import (
     part_of,
     persisted,
 )
-from tilewright.dtypes import BF16, E4M3
+from tilewright.dtypes import BF16, E4M3, F32
 from tilewright.errors import LaunchError, LoweringError
 from tilewright.frontend.ragged import spans_of
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.kernel import MOST_GROUPS, Variant
+from tilewright.ir.program import Route
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems
 from tilewright.kernels.simt import SimtConfig
@@ -44,6 +45,10 @@ KINDS: dict[str, WgmmaConfig] = {
     "from registers": persistent(64, 64, 1, subtile=0),
     "swap-AB": replace(skinny(32, 64), persistent=True, stages=4),
 }
+UNALIGNED = {
+    "whole rows": persistent(64, 256, 1, subtile=256, subtile_stages=1),
+    "swap-AB": replace(skinny(32, 64), persistent=True, stages=4, subtile=64),
+}
 ROWS = {"ragged": [130, 0, 1, 64, 0, 77, 28], "empty": [0, 0, 0], "one": [300], "first and last empty": [0, 128, 64, 0]}
 
 
@@ -55,6 +60,20 @@ def test_groups_along_m(name: str, rows: str) -> None:
     built = check_groups_along_m(gemm, schedule_at(gemm, KINDS[name]), ROWS[rows], resident_blocks=4)
     stores = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, TmaStore)]
     assert all(stmt.map.ragged for stmt in stores)
+
+
+@pytest.mark.cross_section("name", "out", "n", every=3)
+@pytest.mark.parametrize("n", [131, 261])
+@pytest.mark.parametrize("out", [BF16, F32])
+@pytest.mark.parametrize("name", ["cooperative", "ping-pong", "whole rows", "swap-AB"])
+def test_unaligned_rows_of_groups_are_stored_by_warps(name: str, out: Any, n: int) -> None:
+    """In whole rows, wherever a group begins and ends."""
+    config = UNALIGNED.get(name) or KINDS[name]
+    gemm = Gemm(320, n, 72, BF16, out=out, b=Order.COL, lda=72, ldb=72, ldc=n)
+    built = check_groups_along_m(gemm, schedule_at(gemm, config), ROWS["ragged"], resident_blocks=4)
+    assert not any(isinstance(stmt, TmaStore) for _, stmt in walk(built.kernel.body))
+    staged = next(one for one in built.program.staged if one.operand == "C")
+    assert staged.finished and staged.route is Route.MATRICES
 
 
 def test_many_groups_of_few_rows() -> None:

@@ -103,8 +103,10 @@ def subtile_of(m: int, n: int) -> int:
 
 
 def at_depth(config: WgmmaConfig, gemm: Gemm) -> WgmmaConfig:
-    """The same with tiles of 128 bytes of k, and epilogue subtiles of as many bytes, in the problem's formats."""
-    subtile = config.subtile * 2 // max(2, gemm.out.bytes) // UNIT_COLUMNS * UNIT_COLUMNS
+    """The same with tiles of 128 bytes of k, and epilogue subtiles of as many bytes, in the problem's formats; under
+    swap-AB, where a subtile is a fragment wide, of as many columns."""
+    times = 1 if config.swap_ab else max(2, gemm.out.bytes) // 2
+    subtile = config.subtile // times // UNIT_COLUMNS * UNIT_COLUMNS
     subtile = max(subtile, UNIT_COLUMNS) if config.subtile else 0
     return replace(config, tile=(config.m, config.n, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), subtile=subtile)
 

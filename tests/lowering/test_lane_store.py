@@ -33,10 +33,8 @@ TALL, NARROW = persistent(256, 128, 2, subtile=64), persistent(64, 64, 1, subtil
 ONE_PART = persistent(64, 128, 1, subtile=128)
 SMALL_PING_PONG = persistent(128, 128, 2, subtile=64, ping_pong=True)
 ONE_STAGE = persistent(256, 128, 2, subtile=64, subtile_stages=1)
-
-
 WHOLE_ROWS = persistent(64, 256, 1, subtile=256, subtile_stages=1)
-LINES = persistent(128, 160, 1, subtile=160, subtile_stages=1)
+NO_POWER_OF_TWO = persistent(128, 160, 2, subtile=160, subtile_stages=1)
 
 
 def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
@@ -56,6 +54,7 @@ def by_lanes(gemm: Gemm, point: Any, variant: Variant | None = None) -> Build:
     statements = [stmt for _, stmt in walk(built.kernel.body)]
     assert any(isinstance(stmt, StoreMatrices) for stmt in statements) is (gemm.out.bytes == 2)
     assert not any(isinstance(stmt, TmaStore) for stmt in statements)
+    assert [one.route for one in built.program.staged if one.operand == "C"] == [Route.MATRICES]
     return built
 
 
@@ -96,7 +95,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
 
 
 @pytest.mark.cross_section("point", "n", "start", every=4)
-@pytest.mark.parametrize("point", [TALL, NARROW, SMALL_PING_PONG, LINES, persistent(64, 128, 1, subtile=128)])
+@pytest.mark.parametrize("point", [TALL, NARROW, SMALL_PING_PONG, NO_POWER_OF_TWO, ONE_PART])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (130, 131), (127, 129), (1, 1)])
 @pytest.mark.parametrize("start", [0, 4, 12])
 def test_elements_of_4_bytes(point: Any, n: int, ldc: int, start: int) -> None:

@@ -346,7 +346,7 @@ def test_results_of_4_bytes_are_staged_by_persistent_kernels_or_by_none() -> Non
 
 
 def test_rows_that_tma_cannot_store_are_staged_as_long_as_two_lines_by_warps() -> None:
-    """Of elements of 2 and of 4 bytes; where all of a tile fits into one stage, the best are priced so, too."""
+    """Of elements of 2 and of 4 bytes. With all of a tile in one stage the best are priced as well."""
     for formats in ({"dtype": BF16, "out": BF16}, {"product": TF32}):
         gemm = Gemm(512, 511, 64, b=Order.COL, ldc=511, **formats)
         c = spaces.wgmma_core(gemm)
@@ -355,6 +355,6 @@ def test_rows_that_tma_cannot_store_are_staged_as_long_as_two_lines_by_warps() -
         assert long.any() and (c.subtile_stages[long & (c.n > c.subtile)] == 2).all()
         assert wgmma.fits(c, gemm=gemm).all()
         more = candidates._more_staged(c.kept(), gemm)
-        assert (more.subtile[more.worth > 0] == more.n[more.worth > 0]).all() and (
-            more.worth[long & (c.n == 192)] > 0
-        ).any()
+        worth = more.worth > 0
+        assert (more.subtile[worth] == more.n[worth]).all()
+        assert worth[long & (c.n == 192)].any()

@@ -213,10 +213,11 @@ def _along_rows(c: Any, size_bytes: Column, setting: Setting) -> tuple[Access, .
     of a pair, two loads bring it; its ends, two of each row of a subtile, are stored by another request."""
     requests = size_bytes / (WARP_THREADS * _PAIR)
     rows = requests / np.maximum(1, c.subtile * setting.out_bytes / (WARP_THREADS * _PAIR))
-    ends = np.where(setting.result_bytes >= _PAIR, 0.0, rows)
+    odd = np.where(setting.result_bytes >= _PAIR, 0.0, 1.0)
+    ends = odd * rows
     return (
         _shared("C_tile", "load", requests, width=_PAIR),
-        _shared("C_tile", "load", np.where(setting.result_bytes >= _PAIR, 0.0, requests) / 2, width=_PAIR),
+        _shared("C_tile", "load", odd * requests / 2, width=_PAIR),
         Access("C", "store", "global", _PAIR, requests, lines=2 * requests + ends, sectors=5 * requests + ends),
     )
 

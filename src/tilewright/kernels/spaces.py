@@ -139,17 +139,16 @@ _STORED_BYTES = 2 * SWIZZLE_ATOM_BYTES
 two of 64, 0.89 in the mean of ten problems with unaligned C of bf16 and f16 (H200, record 0109)."""
 
 
-def rows_of_warps(columns: Column, most_bytes: int, gemm: Gemm) -> Column:
-    """The longest rows of an epilogue subtile, of tiles of so many columns, that warps read from shared memory without
+def rows_of_warps(columns: Column, gemm: Gemm) -> Column:
+    """The longest rows of an epilogue subtile, of at most so many columns, that warps read from shared memory without
     bank conflicts, as stmatrix fills them: whole swizzle atoms, or an odd number of 16 bytes; 0 for none.
 
     >>> from tilewright.dtypes import BF16
-    >>> rows_of_warps(np.array([32, 104, 208, 256]), 512, Gemm(8, 8, 8, BF16, out=BF16)).tolist()
+    >>> rows_of_warps(np.array([32, 104, 208, 256]), Gemm(8, 8, 8, BF16, out=BF16)).tolist()
     [0, 104, 192, 256]
     """
     atom, unit = SWIZZLE_ATOM_BYTES // gemm.out.bytes, MATRIX_ROW_BYTES // gemm.out.bytes
-    most = np.minimum(columns, most_bytes // gemm.out.bytes)
-    return np.where((columns == most) & (columns // unit % 2 == 1), columns, most // atom * atom)
+    return np.where(columns // unit % 2 == 1, columns, columns // atom * atom)
 
 
 def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
@@ -159,7 +158,7 @@ def _with_widest_rows(c: Columns, gemm: Gemm) -> Columns:
     if tma_stores(gemm):
         subtile = np.minimum(SWIZZLE_ATOM_BYTES // gemm.out.bytes, c.n)
     else:
-        subtile = rows_of_warps(c.n, _STORED_BYTES, gemm)
+        subtile = rows_of_warps(np.minimum(_STORED_BYTES // gemm.out.bytes, c.n), gemm)
     wide = c.with_columns(subtile=subtile, subtile_stages=np.where(tma_stores(gemm) | (subtile < c.n), 2, 1))
     wide = wide.with_columns(stages=wgmma.deepest_ring(wide, wide.blocks, gemm))
     fits = (c.subtile > 0) & (c.swap_ab == 0) & (c.persistent > 0) & stages_more(wide) & wgmma.has_registers(wide, gemm)

@@ -465,12 +465,8 @@ def _whole_rows(c: Columns, gemm: Gemm) -> Columns:
     """With all of a tile in one stage, where TMA cannot store rows, or they have whole swizzle atoms: warps store them
     (`wgmma_steps`), so that they meet others in two sectors."""
     atom = SWIZZLE_ATOM_BYTES // gemm.out.bytes
-    whole = c.n % atom == 0 if tma_stores(gemm) else rows_of_warps(c.n, _TILE_ROW_BYTES, gemm) == c.n
+    whole = c.n % atom == 0 if tma_stores(gemm) else rows_of_warps(c.n, gemm) == c.n
     return _with_stages(c, np.where(whole, c.n, c.subtile), 1, gemm)
-
-
-_TILE_ROW_BYTES = 1024
-"""More than a tile has of a row of C."""
 
 
 def _with_stages(c: Columns, subtile: Any, count: int, gemm: Gemm) -> Columns:

@@ -38,9 +38,10 @@ _READ_SHARE = 0.963
 _OVERLAP = 2
 """How memory and the SMs overlap: the power in which their times are added."""
 
-_LATENCY, _IDLE_BYTES, _LOADING_BYTES = 1.53, 1 << 20, 3 << 20
-"""Of a load under load, by that of a single access to memory; bytes that load nothing, and those that do in full: 11
-products of less than 1.3 MB took 0.72 of an estimate that knew no difference (H200, record 0109)."""
+_LATENCY, _IDLE_BYTES, _LOADING_BYTES = 1.53, 1 << 20, 2 << 20
+"""Of a load under load, by that of a single access to memory; bytes up to which nothing is loaded, and from which on it
+is in full. Of an estimate that knew no difference 28 plans of less than 1 MiB took 0.72, 17 up to 2 MiB 0.89, 11 up to
+3 MiB 1.12 (H200, record 0109)."""
 
 _STAGING = 1.43
 """Times of the latency until a block has the skinny operand of a chunk in shared memory, for each round of loads."""

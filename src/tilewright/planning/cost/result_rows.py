@@ -24,8 +24,8 @@ hold C (record 0069)."""
 _APART_BYTES, _OWN_PIECES = 250, (8, 16)
 """For what is stored together of a row that TMA cannot store: a row of an epilogue subtile; of threads that store their
 own accumulators so many elements, of tiles as they are and under swap-AB. H200, 5824 x 6075 x 17: rows of 256, 128 and
-64 elements of f16 take 41, 47 and 63 us; of f32 of 256, 64 and 32 58, 68 to 80 and 80 to 118, accumulators 143 and 294
-(record 0109)."""
+64 elements of f16 take 41, 47 and 63 us; of f32 of 256, 64 and 32 58, 68 to 80 and 80 to 118. The bytes are fitted to
+461 products with such rows (record 0109)."""
 
 
 def bytes_where_tiles_meet(c: Columns, gemm: Gemm) -> Column:

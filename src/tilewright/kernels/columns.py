@@ -223,6 +223,16 @@ class Columns:
         return found
 
 
+def distinct(column: Any) -> Any:
+    """The values of a column, ascending, each once. `np.unique` would import `numpy.ma`, a fifth of the first choice
+    of a process.
+
+    >>> distinct(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    return np.array(sorted(set(column.tolist())), dtype=column.dtype)
+
+
 def has_column(c: Any, name: str) -> bool:
     """Whether configurations, or one, have a column."""
     return name in c if type(c) is Columns else hasattr(c, name)

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.kernels import mma, wgmma
-from tilewright.kernels.columns import Columns, Deferred
+from tilewright.kernels.columns import Columns, Deferred, distinct
 from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
@@ -236,9 +236,9 @@ def _next_smaller(sizes: Any, kinds: Any, boxes: Any) -> Any:
     [0, 64, 128, 128, 128]
     """
     found = np.zeros_like(sizes)
-    for kind, most in product(np.unique(kinds), np.unique(boxes)):
+    for kind, most in product(distinct(kinds), distinct(boxes)):
         mine, alike = np.flatnonzero((kinds == kind) & (boxes == most)), sizes[kinds == kind]
-        smaller = [np.unique(alike[boxes[kinds == kind] <= most]), np.unique(_WIDER * alike)]
+        smaller = [distinct(alike[boxes[kinds == kind] <= most]), distinct(_WIDER * alike)]
         least = [np.concatenate([[0], of])[np.searchsorted(of, sizes[mine])] for of in smaller]
         found[mine] = np.maximum(least[0], least[1] / _WIDER)
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, distinct
 from tilewright.kernels.configuration import row_of, rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
@@ -163,7 +163,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         """The plans at some places of `seconds`, an array."""
         table = self._starts.searchsorted(at, side="right") - 1
         found: dict[int, tuple[float, PlanConfig]] = {}
-        for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
+        for number in distinct(table).tolist():
             rows = at[table == number]
             told = self._tables[number]
             inside = rows - self._starts[number]

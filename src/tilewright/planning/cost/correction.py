@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import FP8_FORMATS, DType
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, distinct
 
 FITTED_FOR = (9, 0)
 """The compute capability on which the plans were measured."""
@@ -62,7 +62,8 @@ class Trees:
         thresholds, tables = [], []
         for number in range(int(feature.max()) + 1):
             mine = feature == number
-            steps, place = np.unique(threshold[mine], return_inverse=True)
+            steps = distinct(threshold[mine])
+            place = steps.searchsorted(threshold[mine])
             rows = np.full((len(steps) + 1, len(trees)), 2**_LEAVES - 1, dtype=np.uint32)
             np.bitwise_and.at(rows, (place + 1, owner[mine]), ~lost[mine])
             thresholds.append(steps)

@@ -298,12 +298,17 @@ def _always_early(c: Columns, gemm: Gemm) -> Any:
 
 def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
-    rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
-    by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
-    room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
-    early = np.where(c.persistent, starts_early(gemm, count) | _always_early(c, gemm), room)
-    c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
-    return c.with_columns(evict_first=_leaves_first(gemm, count))
+
+    def raster_rows(c: Columns) -> Any:
+        rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+        return np.where((c.persistent > 0) | (rows <= _FLAT_GRID * columns), _MOST_ROWS, 1)
+
+    def early(c: Columns) -> Any:
+        room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
+        return 1 * np.where(c.persistent, starts_early(gemm, count) | _always_early(c, gemm), room)
+
+    options = {"raster_rows": Deferred(raster_rows), "dependent_launch": Deferred(early)}
+    return c.with_columns(**options, evict_first=_leaves_first(gemm, count))
 
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:

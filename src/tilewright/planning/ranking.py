@@ -335,19 +335,21 @@ def _with_every_option(
     *,
     corrected: int | None,
 ) -> list[Priced]:
-    """Kernels of wgmma behind packings: the best by the terms with every option, then all as they are, behind these."""
-    plain = _priced("wgmma", found, gemm, spec, alignment, count, corrected=corrected or 0)
+    """Kernels of wgmma behind packings: the best by the terms with every option, then all as they are, behind these.
+    Without dependent launch they are told apart, where nobody asks for corrected estimates of all: what it saves of a
+    short kernel is known to the trees, and the terms say the opposite of some."""
+    found = [(rows, way) for rows, way in found if len(rows)]
+    alone = [(rows.with_columns(dependent_launch=np.zeros(len(rows))), way) for rows, way in found]
+    priced = partial(_priced, "wgmma", gemm=gemm, spec=spec, alignment=alignment, count=count)
+    plain = priced(found, corrected=corrected) if corrected else priced(alone, corrected=0)
     best = least_of([one.seconds for one in plain], _FINALISTS) if plain else []
-    options = [
-        (other_options(one.columns[rows], gemm, count), one.packing)
-        for one, rows in zip(plain, best, strict=True)
-        if len(rows)
-    ]
-    priced = _priced("wgmma", options, gemm, spec, alignment, count, corrected=corrected)
-    if corrected is None:
-        slowest = max((of.seconds.max(initial=0.0, where=np.isfinite(of.seconds)) for of in priced), default=0.0)
-        plain = [one._replace(seconds=np.maximum(one.seconds, slowest)) for one in plain]
-    return [*priced, *plain]
+    options = [(other_options(rows[at], gemm, count), way) for (rows, way), at in zip(found, best, strict=True) if len(at)]
+    told = priced(options, corrected=corrected)
+    if corrected is not None:
+        return [*told, *plain]
+    slowest = max((of.seconds.max(initial=0.0, where=np.isfinite(of.seconds)) for of in told), default=0.0)
+    behind = (np.maximum(one.seconds, slowest) for one in plain)
+    return [*told, *(Priced("wgmma", rows, way, us) for (rows, way), us in zip(found, behind, strict=True))]
 
 
 def whole_space(

@@ -461,9 +461,11 @@ def timed(
     # Few SMs do not ask for all that memory can bring.
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
-    uneven = _uneven(c, blocks, waves)
-    # Behind a launch that packs, clusters along k took 0.80 to 1.01 of the time (seven pairs, 64 to 192 blocks).
-    memory = memory * (1 + (np.where(c.cluster_k < 4, uneven, 0.0) if packed else uneven))
+    early = np.any(c.dependent_launch)
+    if early:
+        uneven = _uneven(c, blocks, waves)
+        # Behind a launch that packs, clusters along k took 0.80 to 1.01 of the time (seven pairs, 64 to 192 blocks).
+        memory = memory * (1 + (np.where(c.cluster_k < 4, uneven, 0.0) if packed else uneven))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)
@@ -471,7 +473,8 @@ def timed(
             memory = _reading(c, memory, asked_bytes - moved_bytes, blocks, waves, spec, at)
             memory = memory + epilogue / (spec.tensor_clock_mhz * 1e6)  # which comes when memory has done its work
     launch = c.start + at.split * split
-    launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
+    if early:
+        launch = launch + c.dependent_launch * _dependent_us(c, blocks, at)
     overlap = _READ_OVERLAP if read else at.overlap
     seconds = 1e-6 * launch + np.maximum(sm_seconds, memory) + overlap * np.minimum(sm_seconds, memory) + behind
     if read:  # a block that has an SM to itself takes the deepest ring

@@ -343,7 +343,9 @@ def _with_every_option(
     priced = partial(_priced, "wgmma", gemm=gemm, spec=spec, alignment=alignment, count=count)
     plain = priced(found, corrected=corrected) if corrected else priced(alone, corrected=0)
     best = least_of([one.seconds for one in plain], _FINALISTS) if plain else []
-    options = [(other_options(rows[at], gemm, count), way) for (rows, way), at in zip(found, best, strict=True) if len(at)]
+    options = [
+        (other_options(rows[at], gemm, count), way) for (rows, way), at in zip(found, best, strict=True) if len(at)
+    ]
     told = priced(options, corrected=corrected)
     if corrected is not None:
         return [*told, *plain]

@@ -31,6 +31,7 @@ from zlib import crc32
 
 import numpy as np
 from named_problems import problem_named, request_of
+from sweeps import rows_of_sweep
 from winners_of_sweep import both_times
 
 from tilewright.device.catalog import device
@@ -192,8 +193,7 @@ def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]
     """The problems of sweeps whose plans were measured, and on which device."""
     for path in paths:
         spec = SPEC
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+        for row in rows_of_sweep(path):
             if "origin" in row:
                 spec = device(row["origin"]["device"])
             elif row.get("plans"):

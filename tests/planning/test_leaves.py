@@ -59,3 +59,14 @@ def test_only_leaves_change_and_estimates_by_as_much(told: Any, features: Any) -
     assert [{key: tree[key] for key in one} for one, tree in zip(without, learned["trees"], strict=True)] == without
     before, after = (fit_choice.known_by(Trees.from_json(one), features) for one in (told, learned))
     assert after - before == pytest.approx(rows, abs=1e-3)  # values are written with three digits
+
+
+def test_of_a_fit_that_goes_on_a_share_stays(told: Any, features: Any) -> None:
+    before, after = (fit_choice.known_by(Trees.from_json(one), features) for one in (told, fit_choice.kept(told)))
+    assert np.abs(before).max() > 0.01
+    assert after == pytest.approx(fit_choice._KEPT * before, abs=2e-3)
+
+
+def test_problems_of_the_same_sizes_are_judged_together() -> None:
+    names = ("8x64x16 bf16 NT", "8x64x16 tf32 TN", "7 x 8x64x16 f16", "7 x 8x64x16 bf16", "8x64x16 e4m3 NT row fast")
+    assert [fit_choice.sizes_of(name) for name in names] == ["8x64x16"] * 2 + ["7 x 8x64x16"] * 2 + ["8x64x16"]

@@ -62,6 +62,9 @@ def main() -> None:
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    missing = [str(path) for path in asked.sweeps if not path.is_file()]
+    if missing:
+        parser.error(f"there is no file {', '.join(missing)}")
     asked.out.write_bytes(packed(asked.sweeps))
     print(f"{asked.out}: {asked.out.stat().st_size} bytes")
 

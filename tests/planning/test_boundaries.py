@@ -23,6 +23,7 @@ from test_candidates import geometric_mean, known, mean
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, E4M3, F16, F32, TF32
+from tilewright.kernels import spaces
 from tilewright.planning import ragged, ranking
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost import plans, wgmma_terms
@@ -75,6 +76,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name in ((plans, "fit_for"), (ranking, "fit_for")):
         monkeypatch.setattr(module, name, lambda *asked: FIT)
     monkeypatch.setattr(wgmma_terms, "constants", lambda dtype: wgmma_terms.Constants(**CONSTANTS))
+    monkeypatch.setattr(spaces, "_CORES", {})  # tables keep what they cost
     kept = plans.shared_factor, ragged._candidates
     for one in kept:
         one.cache_clear()

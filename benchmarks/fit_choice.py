@@ -6,13 +6,13 @@
 
 wgmma_fp8: products of FP8, of which sweeps may hold others beside them.
 
-For wgmma first the constants of `wgmma_terms`, by least squares of logarithms; then, for each family, trees for what is
-left. A plan that is far from the best of its problem weighs less, and so does a problem that is far from its peer.
---trees: the constants stay. --further: so do the trees, and few more learn what they leave: a fit whose sweeps are gone
-goes on learning; those of wgmma together with those of its FP8, from sweeps of both. --leaves: trees stay too, and what
-their leaves add is learned anew, each pulled to what it was: a choice asks no tree more (record 0095). Where plans were
-timed sustained as well, a time is the mean of both. --check: how good the choice is on problems that the fit has not
-seen, in five parts of the problems in turn; nothing is written.
+For wgmma first the constants of `wgmma_terms`, by least squares of logarithms; then, for each family, trees for what
+is left. A plan that is far from the best of its problem weighs less, and so does a problem that is far from its peer.
+--trees: the constants stay. --further: a share of what the trees say stays (`_KEPT`), and few more learn the rest: a
+fit goes on learning; those of wgmma together with those of its FP8, from sweeps of both. --leaves: trees stay too,
+and what their leaves add is learned anew, each pulled to what it was: a choice asks no tree more (record 0095). Where
+plans were timed sustained as well, a time is the mean of both. --check: how good the choice is on problems that the
+fit has not seen, in five parts of the problems in turn; nothing is written.
 --older: sweeps of kernels that have changed since; they weigh less. --remembered: estimates of the shipped fit
 (`choice_sweep.py --estimated`) in the place of sweeps that are gone; they weigh less than what was measured.
 """
@@ -87,7 +87,7 @@ _FURTHER: dict[str, Any] = _TREES | {
 
 _KEPT = 0.6
 """The share of what a fit adds that stays where more trees go on from it: they learn the rest anew, from plans of
-today's kernels. Each fifth of the sizes of 1,900 products judged by the others, wgmma: 1.0316 of the best plan with 80
+today's kernels. Each fifth of the sizes of 1,950 products judged by the others, wgmma: 1.0316 of the best plan with 80
 trees more, 1.0335 with 0.7 and 40; of the first 900, 1.0342 with 0.7 and 60, 1.0376 with all of it and 120, 1.036 by
 leaves. By 360 trees from these products alone 1.031, which know nothing of an H100, nor of what was not swept."""
 
@@ -370,8 +370,8 @@ def told_trees(model: Any) -> dict[str, Any]:
 
 
 def go_further(kind: str, sweeps: Sequence[Path], remembered: Sequence[Path], only_check: bool) -> None:
-    """Trees behind those of a fit, of wgmma behind those of both of its fits that sweeps have problems of: what they
-    leave is alike."""
+    """Trees behind what stays of a fit, of wgmma of both of its fits that sweeps have problems of: what they leave is
+    alike. A check tells what that share says alone ("before"), then with them."""
     alike = [one for one in ("wgmma", FP8_FIT) if FAMILY[one] == FAMILY[kind]] or [kind]
     data: list[Measured] = []
     plain, tables, fits = [], [], dict[str, tuple[dict[str, Any], list[Measured], Constants | None]]()

@@ -64,7 +64,7 @@ def main() -> None:
     asked = parser.parse_args()
     missing = [str(path) for path in asked.sweeps if not path.is_file()]
     if missing:
-        parser.error(f"there is no file {', '.join(missing)}")
+        parser.error(f"no such file: {', '.join(missing)}")
     asked.out.write_bytes(packed(asked.sweeps))
     print(f"{asked.out}: {asked.out.stat().st_size} bytes")
 

@@ -224,8 +224,8 @@ class Columns:
 
 
 def distinct(column: Any) -> Any:
-    """The values of a column, ascending, each once. `np.unique` would import `numpy.ma`, a fifth of the first choice
-    of a process.
+    """The values of a column, ascending, each once. `np.unique` would import `numpy.ma` for the first choice of
+    a process.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]

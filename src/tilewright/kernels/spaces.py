@@ -110,7 +110,7 @@ def _own_core(gemm: Gemm, *, cut: bool) -> Columns:
     options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
     c = with_long_rows(_wgmma_tiles(gemm, options), gemm)
     c = _with_widest_rows(c, gemm) if cut or not tma_stores(gemm) else c
-    if gemm.out.bytes < F32.bytes:  # large tiles with a long k have no room for more
+    if gemm.out.bytes < F32.bytes:  # of 4 bytes large tiles have no room beside a long k
         c = c[c.staged >= c.persistent * max(staged)]
     return c.with_columns(per_sm=wgmma.blocks_per_sm(c, gemm), shared_bytes=wgmma.plain_bytes(c, gemm))
 

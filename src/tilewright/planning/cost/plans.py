@@ -37,7 +37,8 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
 CORRECTED: Mapping[str, int] = {"wgmma": 192, "mma": 64, "simt": 128}
-"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
+"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of wgmma 192 take 0.4 ms
+more than 128, and three of 93 fresh products 0.82 to 0.89 of the time (H200, record 0110). Of SIMT kernels, whose terms
 tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
 

@@ -210,4 +210,4 @@ def test_families_that_are_priced(name: str, families: set[str]) -> None:
     """Warps that multiply for themselves, only where they may be faster than wgmma."""
     gemm = Problem.of(name).gemm
     found = ranked(gemm, H200, alignment_of(gemm))
-    assert {one.kind for one in found._tables} == families
+    assert {one.kind for one in found.tables} == families

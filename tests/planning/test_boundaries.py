@@ -1,6 +1,6 @@
 """Choices where sizes meet what they are compared with: one below, equal, one above.
 
-Estimates depend on what was fitted, which changes: here constants and trees are made up, so what stands in
+Estimates depend on what was fitted, which changes: here constants and networks are made up, so what stands in
 tests/golden/boundaries changes with the rules alone. A line is a table of candidates: how many, the geometric mean of
 their estimates, the CRC-32 of the means of all columns.
 """
@@ -27,7 +27,7 @@ from tilewright.kernels import spaces
 from tilewright.planning import ragged, ranking
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost import plans, wgmma_terms
-from tilewright.planning.cost.correction import Fit, Trees
+from tilewright.planning.cost.correction import Fit, Network
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment, Stack
 from tilewright.planning.ranking import Ranking, estimate_us, packings_for, ranked, ranked_for_group, whole_space
@@ -52,22 +52,14 @@ CONSTANTS |= {"hidden": 0.375, "iteration": 70.0, "latency": 2000.0, "mma": 1.06
 CONSTANTS |= {"boxes": 0.5, "outside": 0.625, "crowd": 0.25, "dram": 0.9375, "busy": 0.125, "overlap": 0.3125}
 
 
-def made_up_trees(features: int, size: float) -> Trees:
-    """A tree for each feature, which asks whether it is at most one of two thresholds."""
-    trees = [
-        {
-            "feature": [at, 0, at, 0, 0],
-            "threshold": [0.5, 0.0, 5.5 + at % 5, 0.0, 0.0],
-            "left": [1, 1, 3, 3, 4],
-            "right": [2, 1, 4, 3, 4],
-            "value": [0.0, -size * (1 + at), 0.0, size * (2 + at), size * (5 + at)],
-        }
-        for at in range(features)
-    ]
-    return Trees.from_json({"start": 0.0625, "trees": trees})
+def made_up_network(features: int, size: float) -> Network:
+    """Of each feature two ramps, and one along both."""
+    knots = [[0.5, 3.0 + at % 3, 5.5 + at % 5] for at in range(features)]
+    weights = [size * (2 + at) for at in range(features) for _ in range(2)] + [-size * at for at in range(features)]
+    return Network.from_json({"knots": knots, "layers": [{"weights": [[one] for one in weights], "bias": [0.0625]}]})
 
 
-FIT = Fit(CONSTANTS, made_up_trees(36, 2**-10), made_up_trees(12, 2**-9))
+FIT = Fit(CONSTANTS, made_up_network(36, 2**-10), made_up_network(12, 2**-9))
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +78,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def told_of(found: Ranking) -> Iterator[str]:
-    for table in found._tables:
+    for table in found.tables:
         us = 1e6 * table.seconds[np.isfinite(table.seconds)]
         columns = {name: np.broadcast_to(getattr(table.columns, name), len(table.columns)) for name in known(table)}
         means = crc32(" ".join(f"{name} {mean(column)}" for name, column in columns.items()).encode())

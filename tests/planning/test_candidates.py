@@ -75,7 +75,7 @@ def geometric_mean(values: Sequence[float]) -> str:
 
 def told_of(ranking: Ranking) -> Iterator[str]:
     """A line for each table of candidates that was priced."""
-    for table in ranking._tables:
+    for table in ranking.tables:
         us = 1e6 * table.seconds[np.isfinite(table.seconds)]
         columns = {name: np.broadcast_to(getattr(table.columns, name), len(table.columns)) for name in known(table)}
         means = ", ".join(f"{name} {mean(column)}" for name, column in columns.items())

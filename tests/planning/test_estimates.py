@@ -232,18 +232,28 @@ def test_kernels_of_warps_take_longer_behind_a_launch_that_packs(monkeypatch: py
 def test_where_wgmma_is_priced_kernels_of_warps_read_operands_as_they_lie(order: str) -> None:
     gemm = problem(1001, 1003, 1005, "bf16", order)
     for spec, expected in ((device("H200"), {frozenset()}), (device("A100"), {frozenset(), frozenset("AB")})):
-        tables = ranked(gemm, spec, alignment_of_rows(gemm))._tables
+        tables = ranked(gemm, spec, alignment_of_rows(gemm)).tables
         assert {one.packing.packed for one in tables if one.kind == "mma"} == expected
 
 
 def test_the_best_kernels_of_wgmma_are_priced_with_their_options_and_the_others_follow() -> None:
     gemm = problem(1024, 1000, 1024, "bf16", "TN")
     options, plain = (
-        one for one in ranked(gemm, device("H200"), alignment_of_rows(gemm))._tables if one.kind == "wgmma"
+        one for one in ranked(gemm, device("H200"), alignment_of_rows(gemm)).tables if one.kind == "wgmma"
     )
     assert len({*zip(options.columns.dependent_launch.tolist(), options.columns.raster_rows.tolist(), strict=True)}) > 2
     assert 128 < len(options.seconds) < len(plain.seconds)
     assert plain.seconds.min() >= np.sort(options.seconds)[127]
+
+
+@pytest.mark.parametrize("sizes", [(48, 4096, 1024), (4096, 48, 1024)])
+def test_one_row_or_column_of_tiles_has_one_order(sizes: tuple[int, int, int]) -> None:
+    gemm = problem(*sizes, "bf16", "NT")
+    options = next(iter(ranked(gemm, device("H200"), alignment_of_rows(gemm)).tables)).columns
+    in_line = (options.m >= gemm.m) | (options.n >= gemm.n)
+    assert in_line.any() and set(options.raster_rows[in_line & (options.persistent == 0)].tolist()) == {1}
+    assert set(options.raster_rows[options.persistent > 0].tolist()) <= {16}
+    assert {1, 16} <= set(options.raster_rows[~in_line].tolist()) or in_line.all()
 
 
 def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
@@ -304,7 +314,7 @@ def test_the_whole_space_of_promoted_sums_holds_kernels_that_promote_them_alone(
 
 @pytest.mark.parametrize("family", ["wgmma", "mma", "simt"])
 def test_the_whole_space_of_a_batch_holds_what_a_batch_can_run_priced_for_all_of_it(family: str) -> None:
-    one = request_of(Batched(24, 200, 300, 96, "bf16" if family != "simt" else "f32"))
+    one = request_of(Batched(96, 200, 300, 96, "bf16" if family != "simt" else "f32"))
     spec = device("H200")
     found = whole_space(one.gemm, spec, one.alignment, family=family, stack=one.stack)
     configs = [config for _, config in found[:300]]

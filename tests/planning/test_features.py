@@ -1,4 +1,4 @@
-"""What trees are fitted on is what a choice asks them about."""
+"""What networks learn from is what a choice asks them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from planned import alignment_of
 from test_dispatch import problem
 
 from tilewright.device.catalog import H200
+from tilewright.kernels.columns import Columns
 from tilewright.planning import ranking
 from tilewright.planning.cost import plans
 from tilewright.planning.cost.correction import fit_for
@@ -26,7 +27,7 @@ PROBLEMS: dict[str, Gemm] = {
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A choice knows those of a kernel's class already, and asks about several tables at once."""
+    """A choice knows those of a kernel's class already."""
     gemm, asked, seen = PROBLEMS[name], [], set()
     seconds_of = ranking.plan_seconds
 
@@ -37,17 +38,16 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
     monkeypatch.setattr(ranking, "plan_seconds", watched)
     ranked(gemm, H200, alignment_of(gemm))
     for kind, tables in asked:
-        trees = fit_for(kind, gemm.dtype).trees
         for c, around in tables[:3]:
-            one = plans._estimate(kind, c, gemm, H200, around)
+            one = plans.estimate(kind, c, gemm, H200, around)
             seconds = one.kernel + one.reduced
             rows = np.flatnonzero(np.isfinite(seconds))[:40]
-            if trees is None or not len(rows):
+            if fit_for(kind, gemm.dtype).network is None or not len(rows):
                 continue
-            left, ranks = plans._asked(kind, trees, [one], [rows], [seconds[rows]], H200, around.count)
-            busiest = one.timed.at(rows) if isinstance(one.timed, plans.Busiest) else None
-            told = one.sizes.at(rows), seconds[rows], one.reduced[rows], busiest
-            fit = plans.features(kind, c[rows], one.read, H200, *told, around.count)
-            assert (left & trees.left(ranks) == trees.left(trees.ranks(list(fit.T), len(rows)))).all()
+            of_table = plans.features(kind, one, rows, seconds[rows], H200, around.count)
+            alone = Columns({name: getattr(c[rows], name) for name in c.names})  # of no table that is kept
+            other = plans.estimate(kind, alone, gemm, H200, around)
+            told = plans.features(kind, other, np.arange(len(rows)), seconds[rows], H200, around.count)
+            assert np.array_equal(of_table, told)
             seen.add(kind)
     assert seen

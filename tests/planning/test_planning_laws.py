@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import alignment_of, asked, paper_dispatcher
-from test_boundaries import GPUS, made_up_trees
+from test_boundaries import GPUS, made_up_network
 from test_candidates import GATED
 
 from tilewright.device.catalog import device
@@ -309,9 +309,9 @@ def test_some_rows_have_a_kernel_whose_copies_run_far_ahead(m: int, deep: int, b
 
 
 @pytest.mark.parametrize("length", [1, 32, 64, 65, 96, 97, 4096])
-def test_a_ring_has_no_more_stages_than_a_sum_fills(length: int) -> None:
+def test_a_ring_has_one_stage_more_than_a_sum_fills_at_most(length: int) -> None:
     c = columns(*(replace(MMA, stages=stages) for stages in (2, 3, 4, 6)))
-    most = max(2, ceil(length / 32))
+    most = max(2, 1 + ceil(length / 32))
     assert candidates._filled(c, length).stages.tolist() == [min(stages, most) for stages in (2, 3, 4, 6)]
 
 
@@ -532,18 +532,20 @@ def test_partial_results_are_folded_by_eights_until_32_are_left(parts: int, leng
     assert found.steps[-1].pointers[1] == (2, 0) and found.steps[0].pointers[0] == (5, 0)
 
 
-# -- trees -------------------------------------------------------------------------------------------------------------
+# -- networks ----------------------------------------------------------------------------------------------------------
 
 
 @given(values=st.lists(st.floats(-2, 12), min_size=4, max_size=4))
-def test_a_plan_gets_what_the_leaves_say_that_it_reaches(values: list[float]) -> None:
-    trees = made_up_trees(4, 0.5)
-    found = trees.logarithms(trees.ranks(values, 1))[0]
+def test_a_plan_gets_what_the_ramps_say_that_it_is_on(values: list[float]) -> None:
+    found = made_up_network(4, 0.5).logarithms(np.array([values]))[0]
     expected = 0.0625
     for at, value in enumerate(values):
-        low, high = 0.5, 5.5 + at % 5
-        expected += -0.5 * (1 + at) if value <= low else 0.5 * (2 + at) if value <= high else 0.5 * (5 + at)
-    assert found == pytest.approx(expected)
+        knots = 0.5, 3.0 + at % 3, 5.5 + at % 5
+        first, second, both = (
+            min(1.0, max(0.0, (value - low) / (high - low))) for low, high in (knots[:2], knots[1:], knots[::2])
+        )
+        expected += 0.5 * (2 + at) * (first + second) - 0.5 * at * both
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Which plans could compute a problem, the most promising first: the analytical choice.
 
 Every candidate of a family, with every count of split-K, is priced at once by `cost`; plans are made of the rows that
-are asked for. A choice takes two to five milliseconds.
+are asked for. A choice takes two to four milliseconds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
     """Plans with their estimated microseconds, best first. An entry is made when it is asked for."""
 
     def __init__(self, tables: Sequence[Priced]) -> None:
-        self._tables = tuple(tables)
+        self.tables = tuple(tables)
         self._seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
         self._starts = np.array(list(accumulate((len(table.seconds) for table in tables), initial=0)))
 
@@ -119,9 +119,9 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
 
     def of_each_table(self, most: int) -> list[tuple[float, PlanConfig]]:
         """At most so many plans, best first: as many of each family and packing, as far as they have them."""
-        share = most // max(1, len(self._tables))
+        share = most // max(1, len(self.tables))
         table = np.searchsorted(self._starts, self._order, side="right") - 1
-        places = [np.flatnonzero(table == number)[:share] for number in range(len(self._tables))]
+        places = [np.flatnonzero(table == number)[:share] for number in range(len(self.tables))]
         return self._made(np.sort(np.concatenate(places))) if places else []
 
     def drawn(self, count: int, seed: int, spread: float = 0.1) -> list[tuple[float, PlanConfig]]:
@@ -165,7 +165,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         found: dict[int, tuple[float, PlanConfig]] = {}
         for number in distinct(table).tolist():
             rows = at[table == number]
-            told = self._tables[number]
+            told = self.tables[number]
             inside = rows - self._starts[number]
             if len(inside) == 1:
                 kernels = [row_of(told.kind, told.columns, int(inside[0]))]
@@ -221,7 +221,7 @@ def ranked(
         whole = keep_order or stack is not None
         most = None if whole else most_parts(kind, table, gemm, spec)
         sources = [table if most is None else with_split_k(kind, table, most, gemm, spec)]
-        fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
+        fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).network is not None
         swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
         known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
         proposed = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
@@ -337,7 +337,7 @@ def _with_every_option(
 ) -> list[Priced]:
     """Kernels of wgmma behind packings: the best by the terms with every option, then all as they are, behind these.
     Without dependent launch they are told apart, where nobody asks for corrected estimates of all: what it saves of a
-    short kernel is known to the trees, and the terms say the opposite of some."""
+    short kernel is known to the network, and the terms say the opposite of some."""
     found = [(rows, way) for rows, way in found if len(rows)]
     alone = [(rows.with_columns(dependent_launch=np.zeros(len(rows))), way) for rows, way in found]
     priced = partial(_priced, "wgmma", gemm=gemm, spec=spec, alignment=alignment, count=count)

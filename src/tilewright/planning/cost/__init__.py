@@ -5,8 +5,8 @@ and becomes time by terms, whose constants stand in the module of the family, th
 plans        of GEMM kernels as columns, with the launches around them: `plan_seconds`
              terms: wgmma_terms; warp_terms with block_clocks (CUDA cores and mma.sync); exchange (sums that blocks
              share); promising (which kernels are priced at all)
-             correction: regression trees over features (simt_features, and those of the terms)
-             <family>_fit.json: constants and trees, which benchmarks/fit_choice.py writes
+             correction: a network over features of plans (wgmma_features, simt_features, and those in `plans`)
+             <family>_fit.json: constants and networks, which benchmarks/fit_choice.py writes
 groups       of several sizes in one launch
 gemv, coded  of kernels that read one matrix: GEMV; weights in codes
 launches     around a product, which move bytes

@@ -6,8 +6,8 @@ All times are seconds, of a whole table of candidates at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache, partial
 from math import gcd, log2
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from tilewright.kernels.tensor_rate import tensor_rate
 from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.planning.cost import simt_features, wgmma_features, wgmma_terms
 from tilewright.planning.cost.block_clocks import blocks_per_sm
-from tilewright.planning.cost.correction import FITTED_FOR, Fit, Trees, fit_for, stacked
+from tilewright.planning.cost.correction import FITTED_FOR, Network, fit_for, stacked
 from tilewright.planning.cost.exchange import parts_of
 from tilewright.planning.cost.launches import (
     MORE_LAUNCHES_SECONDS,
@@ -32,14 +32,16 @@ from tilewright.planning.cost.launches import (
 from tilewright.planning.cost.narrow_copies import loops_fit_caches
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
+from tilewright.planning.cost.wgmma_terms import class_of
 from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
 CORRECTED: Mapping[str, int] = {"wgmma": 192, "mma": 64, "simt": 128}
-"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of wgmma 192 take 0.4 ms
-more than 128, and three of 93 fresh products 0.82 to 0.89 of the time (H200, record 0110). Of SIMT kernels, whose terms
-tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems)."""
+"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Beside the least estimate of
+160 fresh problems, 64 kernels with their options and 192 plans take 0.17 % more than all that there are, 32 and 192
+0.32, 128 and 512 0.05 (record 0111). Of SIMT kernels, whose terms tell less, the choice of 64 is estimated to take 0.4
+% longer than that of all, of 128 0.2 % (80 drawn problems)."""
 
 
 class Estimate(NamedTuple):
@@ -73,15 +75,17 @@ def plan_seconds(
     block does not fit on an SM, or cannot read operands as they lie behind the packing. The host's time for further
     launches counts. corrected: so many of the best of all get what measurements add to the estimate, where there are
     some of the family, by default `CORRECTED`; the others follow behind them."""
-    found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
-    fit = fit_for(kind, gemm.dtype) if spec.compute_capability == FITTED_FOR and gemm.pieces is None else Fit({})
+    found = [estimate(kind, c, gemm, spec, around) for c, around in tables]
+    is_known = spec.compute_capability == FITTED_FOR and gemm.pieces is None
+    network = fit_for(kind, gemm.dtype).network if is_known else None
     most = CORRECTED[kind] if corrected is None else corrected
-    if fit.trees is None or not found or not most:
+    if network is None or not found or not most:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, fit, tables[0][1].count, most)
+    return _as_measured(kind, found, spec, network, tables[0][1].count, most)
 
 
-def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
+def estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
+    """Kernels of a family behind one packing."""
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
@@ -102,23 +106,27 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
 
 
-def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fit, count: int, most: int) -> list[Any]:
+def _as_measured(
+    kind: str, found: Sequence[Estimate], spec: DeviceSpec, network: Network, count: int, most: int
+) -> list[Any]:
     """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
-    assert fit.trees is not None
     terms = [one.kernel + one.reduced for one in found]
     chosen = least_of([one.packing + of for one, of in zip(found, terms, strict=True)], most)
-    if not any(map(len, chosen)):
+    asked = [
+        features(kind, one, rows, of[rows], spec, count)
+        for one, of, rows in zip(found, terms, chosen, strict=True)
+        if len(rows)
+    ]
+    if not asked:
         return [one.total for one in found]
-    kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
-    left, ranks = _asked(kind, fit.trees, found, chosen, kernels, spec, count)
-    factor = np.exp(fit.trees.logarithms(ranks, left))
+    factors = np.exp(network.logarithms(np.concatenate(asked)))
     totals, end = [], 0
-    for one, of, rows, kernel in zip(found, terms, chosen, kernels, strict=True):
-        shared = shared_factor(kind, one.read, count)
+    for one, of, rows in zip(found, terms, chosen, strict=True):
+        factor = factors[end : end + len(rows)] * shared_factor(kind, one.read, count)
         if kind == "mma" and np.any(one.packing):
-            shared *= _MMA_BEHIND_PACKING
-        total = one.packing + one.more + of * shared
-        total[rows] += kernel * shared * (factor[end : end + len(rows)] - 1)
+            factor = factor * _MMA_BEHIND_PACKING
+        total = one.packing + one.more + of
+        total[rows] += of[rows] * (factor - 1)
         totals.append(total)
         end += len(rows)
     slowest = max(total[rows].max(initial=0.0) for total, rows in zip(totals, chosen, strict=True))
@@ -150,96 +158,33 @@ _MMA_BEHIND_PACKING = 1.18
 def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
     """What the times of all kernels of a family are multiplied by for a problem, which is asked for several times in a
     choice."""
-    trees = fit_for(kind, read.dtype).shared
-    if trees is None:
-        return 1.0
-    return float(np.exp(trees.logarithm(problem_features(read, count))))
+    network = fit_for(kind, read.dtype).shared
+    return 1.0 if network is None else float(np.exp(network.logarithms(problem_features(read, count))[0]))
 
 
-def problem_features(read: Gemm, count: int = 1) -> tuple[Any, ...]:
-    """What the trees ask about that know a problem alone."""
+def problem_features(read: Gemm, count: int = 1) -> Any:
+    """What the network is asked that knows a problem alone, (1, features)."""
     moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
     sizes = (log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
-    return *sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)
+    return np.array([[*sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)]], dtype=float)
 
 
-def _asked(
-    kind: str,
-    trees: Trees,
-    found: Sequence[Estimate],
-    chosen: Sequence[Any],
-    seconds: Sequence[Any],
-    spec: DeviceSpec,
-    count: int,
-) -> tuple[Any, Any]:
-    """What the trees know of the chosen rows of each table, one behind the other, as `wgmma_features.asked`. Where
-    tables have the same rows behind several packings, all are asked at once."""
-    if kind != "wgmma" and len(found) > 1 and all(one.columns is found[0].columns for one in found):
-        lengths = [len(rows) for rows in chosen]
-        lie = [_how_operands_lie(one.read) for one in found]
-        lies = tuple(np.repeat(of, lengths) for of in zip(*lie, strict=True))
-        along = [one.sizes.at(rows) for one, rows in zip(found, chosen, strict=True)]
-        m, n, k = (
-            np.concatenate([np.full(rows, size) for rows, size in zip(lengths, of, strict=True)])
-            for of in zip(*along, strict=True)
-        )
-        c, read = found[0].columns[np.concatenate(chosen)], found[0].read
-        busiest = Busiest.joined([one.timed.at(rows) for one, rows in zip(found, chosen, strict=True)])
-        finishing = np.concatenate([one.reduced[rows] for one, rows in zip(found, chosen, strict=True)])
-        each = busiest, np.concatenate(seconds), finishing
-        return _tiled_asked(kind, trees, c, read, lies, spec, (m, n, k), each, count)
-    told = []
-    for one, rows, us in zip(found, chosen, seconds, strict=True):
-        if not len(rows):
-            continue
-        c, read = one.columns[rows], one.read
-        if kind == "wgmma":
-            told.append(wgmma_features.asked(trees, c, read, spec, one.timed.at(rows), us, count))
-        else:
-            sizes, each = one.sizes.at(rows), (one.timed.at(rows), us, one.reduced[rows])
-            told.append(_tiled_asked(kind, trees, c, read, _how_operands_lie(read), spec, sizes, each, count))
-    if len(told) == 1:
-        return told[0]
-    return np.concatenate([left for left, _ in told]), np.concatenate([ranks for _, ranks in told], axis=1)
-
-
-def _tiled_asked(
-    kind: str,
-    trees: Trees,
-    c: Columns,
-    read: Gemm,
-    lie: tuple[Column, ...],
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    each: tuple[Busiest, Any, Any],
-    count: int,
-) -> tuple[Any, Any]:
-    """Of kernels of warps. lie: `_how_operands_lie`. each: what the busiest SM does, seconds, and those behind the
-    kernel."""
-    key = read.dtype, read.out, spec
-    left, at = trees.left_by_class(c, key, lambda kept: _class_features(kind, kept, read, spec))
-    return left, trees.ranks(_sized_features(kind, c, read, lie, spec, sizes, each, count), len(c), at)
-
-
-def features(
-    kind: str,
-    c: Columns,
-    read: Gemm,
-    spec: DeviceSpec,
-    sizes: tuple[Column, Column, Column],
-    seconds: Any,
-    finishing: Any = 0.0,
-    busiest: Busiest | None = None,
-    count: int = 1,
-) -> Any:
-    """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated, of
-    which `finishing` behind the kernel. busiest: of kernels of warps."""
-    if busiest is None:
-        timed = wgmma_terms.timed(c, read, spec, count)
-        sized = wgmma_features.sized_features(c, read, spec, timed, seconds, count)
-        return stacked((*wgmma_features.class_features(c, read, spec), *sized), len(c))
-    sized = _sized_features(kind, c, read, _how_operands_lie(read), spec, sizes, (busiest, seconds, finishing), count)
-    return stacked((*_class_features(kind, c, read, spec), *sized), len(c))
+def features(kind: str, one: Estimate, rows: Any, seconds: Any, spec: DeviceSpec, count: int) -> Any:
+    """What the network of a family is asked about some plans of a table, (plans, features): first what no size of a
+    problem changes, which a table keeps. seconds: of each, as the terms say, with what is behind the kernel. count: of
+    a batch."""
+    c, read = one.columns[rows], one.read
+    key: tuple[Hashable, ...]
+    of_class: Callable[[Columns, Gemm, DeviceSpec], tuple[Any, ...]]
+    if kind == "wgmma":
+        of_class, key = wgmma_features.class_features, ("features", class_of(read), spec)
+        sized = wgmma_features.sized_features(c, read, spec, one.timed.at(rows), seconds, count)
+    else:
+        of_class, key = partial(_class_features, kind), ("features", (read.dtype, read.out), spec)
+        each = one.timed.at(rows), seconds, np.broadcast_to(one.reduced, len(one.columns))[rows]
+        sized = _sized_features(kind, c, read, spec, one.sizes.at(rows), each, count)
+    known = c.fact(key, lambda kept: stacked(of_class(kept, read, spec), len(kept)))
+    return np.concatenate([known, stacked(sized, len(c))], axis=1)
 
 
 @lru_cache(maxsize=64)
@@ -266,14 +211,14 @@ def _sized_features(
     kind: str,
     c: Columns,
     gemm: Gemm,
-    lie: tuple[Column, ...],
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
     each: tuple[Busiest, Any, Any],
     count: int,
 ) -> tuple[Any, ...]:
-    """The others. lie: `_how_operands_lie`. each: as `_tiled_ranks`."""
+    """The others. each: what the busiest SM does, seconds, and those behind the kernel."""
     busiest, seconds, finishing = each
+    lie = _how_operands_lie(gemm)
     if kind == "simt":
         return simt_features.sized_features(c, gemm, lie, spec, sizes, busiest, seconds, finishing, count)
     m, n, k = sizes

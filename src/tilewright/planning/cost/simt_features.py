@@ -1,4 +1,4 @@
-"""What the trees of SIMT kernels ask about: how many warps cover each other's waits, what a thread holds, what blocks
+"""What the network of SIMT kernels is asked: how many warps cover each other's waits, what a thread holds, what blocks
 share, what their shared memory leaves of the L1, and which parts of the time a plan spends where.
 """
 
@@ -42,11 +42,6 @@ class Busiest(NamedTuple):
     def at(self, rows: Any) -> Busiest:
         """Of some of the kernels."""
         return Busiest(*(np.asarray(column).take(rows) for column in self))
-
-    @classmethod
-    def joined(cls, several: list[Busiest]) -> Busiest:
-        """Of several tables, one behind the other."""
-        return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
 
 
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What the trees of `correction` ask about kernels of the family wgmma, beside their estimated times."""
+"""What the network of `correction` is asked about kernels of the family wgmma, beside their estimated times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
-from tilewright.planning.cost.correction import Trees
 from tilewright.planning.cost.wgmma_terms import (
     L2_BYTES_PER_SECOND,
     Timed,
     blocks_together,
     boxes_of,
-    class_of,
     stage_row_bytes,
     with_clocks,
 )
@@ -26,7 +24,7 @@ from tilewright.problem.gemm import Gemm, Order
 
 
 def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
-    """The first of what the trees of `correction` ask about: what no size of a problem changes."""
+    """The first of the features: what no size of a problem changes."""
     return (
         *(np.log2(c.m), np.log2(c.n), c.consumers, c.ping_pong, c.swap_ab, c.persistent, c.cluster_m, c.cluster_n),
         *(c.stages, c.stages * (c.m + c.n), c.subtile, c.subtile_stages, gemm.dtype.bytes),
@@ -34,14 +32,14 @@ def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
         *((c.m / c.cluster_n + c.n / c.cluster_m) / (c.m + c.n), c.m / (c.m + c.n)),
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B"), is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
-        *(c.cluster_k, wgmma.promotions(c) > 0),
+        *(c.cluster_k, wgmma.promotions(c) > 0, log2(spec.dram_gb_per_s)),
     )
 
 
 def sized_features(
     c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1
 ) -> tuple[Any, ...]:
-    """The rest of what the trees ask about. seconds: as estimated."""
+    """The others. seconds: as estimated."""
     c = with_clocks(c, gemm, spec)
     rows, columns, blocks, waves, clocks = timed.rows, timed.columns, timed.blocks, timed.waves, timed.clocks
     slots, clock_hz = c.slots, spec.tensor_clock_mhz * 1e6
@@ -72,12 +70,3 @@ def _asked_of_l2(c: Columns, timed: Timed, gemm: Gemm, seconds: Any) -> tuple[An
     b_rows = c.n / np.where(alone & down, 2, c.cluster_m)
     share = timed.blocks * timed.steps * stage_row_bytes(gemm) / (L2_BYTES_PER_SECOND * seconds)
     return (b_rows if gemm.n > gemm.m else a_rows) * share, (a_rows + b_rows) * share
-
-
-def asked(
-    trees: Trees, c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1
-) -> tuple[Any, Any]:
-    """What trees know of kernels: what `class_features` leave, as `Trees.left`, and the ranks of the others."""
-    key = class_of(gemm), spec
-    left, at = trees.left_by_class(c, key, lambda kept: class_features(kept, gemm, spec))
-    return left, trees.ranks(sized_features(c, gemm, spec, timed, seconds, count), len(c), at)

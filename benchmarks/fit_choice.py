@@ -46,7 +46,7 @@ from tilewright.planning.cost.launches import Around, Sizes, finishing_seconds, 
 from tilewright.planning.cost.wgmma_terms import Constants
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
-from tilewright.planning.ranking import ranked
+from tilewright.planning.ranking import ranked, whole_space
 from tilewright.problem.gemm import Gemm
 from tilewright.suite.stacks import drawn_batched
 from tilewright.units import round_up
@@ -70,6 +70,10 @@ DEVICES = ("H200", "H200", "H100")
 _NEAR, _DRAWN, _REMEMBERED = 320, 56, 16
 """Plans of a drawn problem: so many of the least estimates, of which so many are drawn; how many of these stand for
 sweeps that are gone."""
+
+_WHOLE, _NEAR_OF_WHOLE = 20, 3000
+"""One in so many drawn problems has plans of the whole space, so many of the least estimates. Without them networks of
+mma.sync and SIMT kernels put recorded points of a search in no order (tests/tuner/test_rank.py)."""
 
 _REMEMBERED_WEIGHS = 0.15
 """An estimate of the fit before, by a time that was measured: in 937 problems of f32 that no fit had seen the choice
@@ -232,21 +236,25 @@ def drawn_plans(fit: str, count: int, seed: int) -> Rows:
     rng, found = random.Random(seed), list[OfProblem]()
     for number in range(count):
         problem, spec = drawn_problem(fit, rng), device(DEVICES[number % len(DEVICES)])
-        found += list(plans_near(fit, problem, spec, rng))
+        found += list(plans_near(fit, problem, spec, rng, whole=number % _WHOLE == 0))
     return Rows.of(found)
 
 
-def plans_near(fit: str, name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[OfProblem]:
-    """As `rows_of_plans`, of plans near the best behind each packing."""
+def plans_near(fit: str, name: str, spec: DeviceSpec, rng: random.Random, *, whole: bool) -> Iterator[OfProblem]:
+    """As `rows_of_plans`, of plans near the best behind each packing; whole: of all legal ones, which tuners order."""
     request, kind = request_of(problem_named(name)), FAMILY[fit]
     gemm, alignment = multiplied_on(spec, request.gemm), request.alignment
-    found = ranked(gemm, spec, alignment, stack=request.stack, promote_every=request.promote_every, corrected=_NEAR)
+    around_it = {"stack": request.stack, "promote_every": request.promote_every}
+    if whole:
+        found, most = whole_space(gemm, spec, alignment, family=kind, **around_it), _NEAR_OF_WHOLE
+    else:
+        found, most = ranked(gemm, spec, alignment, corrected=_NEAR, **around_it), _NEAR
     network = fit_for(kind, gemm.dtype).network
     for one in found.tables:
         if one.kind != kind:
             continue
         around = Around(one.packing, alignment.a, alignment.b, alignment.c, count_of(request))
-        near = plans.least_of([one.seconds], _NEAR)[0]
+        near = plans.least_of([one.seconds], most)[0]
         rows = np.sort(rng.sample(near.tolist(), min(_DRAWN, len(near)))).astype(np.int64)
         estimate = plans.estimate(kind, one.columns[rows], gemm, spec, around)
         seconds = estimate.kernel + estimate.reduced

@@ -54,7 +54,7 @@ def test_those_that_are_kept_can_be_read() -> None:
     assert files
     for path in files:
         origin, *rows = sweeps.rows_of_sweep(path)
-        assert origin["origin"]["device"].startswith("NVIDIA") and len(rows) > 1000
+        assert origin["origin"]["device"].startswith("NVIDIA") and len(rows) > 100
         for row in rows[::97]:
             assert problem_named(row["p"]) and row["cublas"] > 0
             assert all(us > 0 and PlanConfig.from_data(plan) for plan, _, us in row["plans"])

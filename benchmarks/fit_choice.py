@@ -348,6 +348,8 @@ def main() -> None:
     parser.add_argument("--constants", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
+    if missing := [one for one in (*asked.sweeps, *asked.older) if not one.is_file()]:
+        parser.error(f"no file {missing[0]}: give sweeps, such as benchmarks/sweeps/h200.jsonl.xz")
     file = OUT / f"{asked.kind}_fit.json"
     data = measured(asked.kind, asked.sweeps) + measured(asked.kind, asked.older, _OLDER_WEIGHS)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans", flush=True)

@@ -23,7 +23,7 @@ import json
 import random
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,12 @@ class Measured:
     @property
     def estimate(self) -> plans.Estimate:
         return plans.estimate(self.kind, self.columns, self.gemm, self.spec, self.around)
+
+    @property
+    def seconds(self) -> Any:
+        """Of each plan, by the terms."""
+        estimate = self.estimate
+        return estimate.kernel + estimate.reduced
 
 
 def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measured]:
@@ -291,12 +297,10 @@ def drawn_problem(fit: str, rng: random.Random) -> str:
 
 def remembered(drawn: Rows, rng: Any) -> Rows:
     """Some plans of each problem."""
-    order = rng.permutation(len(drawn.problem))
-    place = np.empty(len(order), dtype=np.int64)  # of each row among those of its problem, in a random order
-    by_problem = order[np.argsort(drawn.problem[order], kind="stable")]
+    order = np.lexsort((rng.random(len(drawn.problem)), drawn.problem))  # by problem, at random within one
     starts = np.flatnonzero(np.diff(drawn.problem, prepend=-1))
-    place[by_problem] = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
-    return drawn.where(place < _REMEMBERED)
+    place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    return drawn.where(np.sort(order[place < _REMEMBERED]))
 
 
 def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
@@ -325,8 +329,15 @@ def check(data: Sequence[Measured], rows: Rows, memory: Rows | None, drawn: Rows
     judges = [number for number, one in enumerate(data) if one.peer_us is not None]
     print(f"{len(judges)} problems")
     for what, added in (("by the terms:", 0 * alone), ("by the network:", alone)):
-        told = [-rows.y[rows.problem == number] + added[rows.problem == number] for number in range(len(data))]
-        print(what, judged([data[number] for number in judges], [told[number] for number in judges]))
+        told = [with_added(data[number], added[rows.problem == number]) for number in judges]
+        print(what, judged([data[number] for number in judges], told))
+
+
+def with_added(one: Measured, added: Any) -> Any:
+    """Logarithms of the estimates of all plans of a problem. added: to each of those that are finite."""
+    told = np.log(one.seconds)
+    told[np.isfinite(told)] += added
+    return told
 
 
 def sizes_of(name: str) -> str:
@@ -350,12 +361,16 @@ def main() -> None:
     asked = parser.parse_args()
     if missing := [one for one in (*asked.sweeps, *asked.older) if not one.is_file()]:
         parser.error(f"no file {missing[0]}: give sweeps, such as benchmarks/sweeps/h200.jsonl.xz")
+    if asked.constants and FAMILY[asked.kind] != "wgmma":
+        parser.error(f"--constants: the terms of {asked.kind} have none that are fitted")
+    if not asked.sweeps and (asked.constants or asked.check):
+        parser.error("--constants and --check need sweeps, such as benchmarks/sweeps/h200.jsonl.xz")
     file = OUT / f"{asked.kind}_fit.json"
     data = measured(asked.kind, asked.sweeps) + measured(asked.kind, asked.older, _OLDER_WEIGHS)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans", flush=True)
     told = json.loads(file.read_text(encoding="utf-8"))
     if asked.constants:
-        told["constants"] = {field.name: getattr(fit_constants(data), field.name) for field in fields(Constants)}
+        told["constants"] = asdict(fit_constants(data))
         write(file, told)
         fitted.cache_clear()
         wgmma_terms.constants.cache_clear()

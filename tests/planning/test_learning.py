@@ -3,6 +3,7 @@ learned."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import fit_choice
@@ -21,6 +22,8 @@ def of_problem(plans: int, seed: int) -> OfProblem:
     x = np.column_stack([rng.normal(size=plans), rng.uniform(0, 3, plans), np.full(plans, level), np.full(plans, 7.0)])
     return OfProblem(x, 0.1 * np.maximum(x[:, 1] - 1, 0) + 0.2 * level, np.ones(plans), np.array([[level, 1.0]]))
 
+
+SWEEP = Path(__file__).parents[2] / "benchmarks" / "sweeps" / "h100.jsonl.xz"
 
 ROWS = Rows.of([of_problem(2 + number % 4, number) for number in range(40)])
 
@@ -78,6 +81,17 @@ def test_problems_of_the_same_sizes_are_judged_together() -> None:
     assert [fit_choice.sizes_of(name) for name in names] == ["8x64x16"] * 2 + ["7 x 8x64x16"] * 2 + ["8x64x16"]
 
 
+def test_a_choice_that_knows_what_estimates_lack_is_the_best_measured_plan() -> None:
+    rows = [row for row in fit_choice.rows_of_sweep(SWEEP) if row.get("plans")][:40]
+    assert len(rows) == 40
+    data = [one for one in fit_choice.measured("wgmma", [SWEEP]) if one.name in {row["p"] for row in rows}]
+    of = [fit_choice.rows_of_plans(one) for one in data]
+    knowing = [fit_choice.with_added(one, rows.y) for one, rows in zip(data, of, strict=True)]
+    assert fit_choice.judged(data, knowing).startswith("1.0000 of the best")
+    plain = [fit_choice.with_added(one, 0 * rows.y) for one, rows in zip(data, of, strict=True)]
+    assert not fit_choice.judged(data, plain).startswith("1.00")
+
+
 # -- with PyTorch ------------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +119,7 @@ def test_what_is_written_says_what_was_learned(torch: Any) -> None:
 def test_networks_learn_what_tells_plans_apart_and_what_they_share(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "TEACHERS", 2)
     monkeypatch.setattr(networks, "_SHARED_STEPS", 300)
+    monkeypatch.setattr(networks, "_EPOCHS", 30)
     rows = Rows.of([of_problem(6, number) for number in range(200)])
     drawn = Rows.of([of_problem(9, 1000 + number) for number in range(200)])
     drawn = Rows(drawn.x, np.full(len(drawn.y), 99.0), drawn.w, drawn.problem, drawn.about)  # nobody measured them

@@ -67,9 +67,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import exp, log
+from math import exp, inf, log
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -101,25 +101,45 @@ from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.plan_config import PlanConfig
 
-GRAPH_US = 2500.0
-ROUNDS = 5
 AGAIN = 7
 """Rounds of what is timed once more."""
 
 MOST_CALLS = 800
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How plans are timed. graph_us: that a graph of calls takes. rounds: of all graphs in turn. again, sustained: so
+    many of the fastest are timed once more, and so."""
+
+    graph_us: float = 2500.0
+    rounds: int = 5
+    again: int = 0
+    sustained: int = 0
+
+
+QUICK = Timing(graph_us=1000.0, rounds=3)
+"""For what a fit learns from: 27 plans of a problem take a third of the time."""
+
+
 def prepared_for(
-    problem: Problem | Batched, spec: DeviceSpec, arch: str, drawing: Drawing, asked: Sequence[PlanConfig]
+    problem: Problem | Batched,
+    spec: DeviceSpec,
+    arch: str,
+    drawing: Drawing,
+    asked: Sequence[PlanConfig],
+    most_us: float = inf,
 ) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, or the plans that are asked for, compiled; the reason in place of one that cannot
-    be."""
+    be. None where all of them take more than `most_us`."""
     if asked:
         request = request_of(problem)
         around = request.gemm, spec, request.alignment, request.stack
         candidates = [Candidate(one, estimate_us(one, *around)) for one in asked]
     else:
         candidates = candidates_of(problem, spec, drawing)
+    if min((one.predicted_us for one in candidates), default=0.0) > most_us:
+        return []
     space, cache = Space(problem.gemm, spec, candidates, stack=request_of(problem).stack), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -135,9 +155,9 @@ def prepared_for(
 class Meter:
     """Plans of one problem after another on the current GPU of PyTorch."""
 
-    def __init__(self, torch: Any, sustained: int = 0, again: int = 0) -> None:
+    def __init__(self, torch: Any, timing: Timing) -> None:
         self.torch, self.gpu, self._timer = torch, open_gpu(torch.cuda.current_device()), TorchTimer(torch)
-        self._sustained, self._again = sustained, again
+        self._timing = timing
         self._loaded: dict[Any, Any] = {}
         self._random = random.Random(0)
 
@@ -168,7 +188,7 @@ class Meter:
             told[plan.candidate.key] = predicted
         first = next((p.candidate.key for _, p in prepared[:2] if not isinstance(p, str)), "")
         times, again = self._times(calls, len(pairs), first)
-        held = self._stretches(calls, times) if self._sustained else {}
+        held = self._stretches(calls, times) if self._timing.sustained else {}
         peer = times.pop("cuBLAS")
         plans = [
             [json.loads(key), round(told[key], 2), round(us, 2)]
@@ -182,7 +202,8 @@ class Meter:
 
     def _stretches(self, calls: Mapping[str, Callable[[], object]], times: Mapping[str, float]) -> dict[str, Any]:
         """Of cuBLAS and the fastest plans: microseconds sustained, watts, megahertz."""
-        fastest = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: self._sustained]
+        fastest = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])
+        fastest = fastest[: self._timing.sustained]
         asked = {name: calls[name] for name in ("cuBLAS", *fastest)}
         singles = {name: Times((times[name],)) for name in asked}
         found = stretches_of(self._timer, asked, singles, "cuBLAS", self.gpu.uuid)
@@ -217,26 +238,29 @@ class Meter:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The median microseconds of a call over rounds of replays in turn; hopeless ones are not replayed again. And
         those of the fastest, of the one that is called `first`, and of cuBLAS over as many rounds once more."""
-        torch = self.torch
+        torch, timing = self.torch, self._timing
         graphs: dict[str, tuple[Any, int]] = {}
+        least_us = inf
         for name, call in calls.items():
             FAULT.write_text(name, encoding="utf-8")
             call()
             once = self._timer.elapsed_us(call)
-            count = int(min(MOST_CALLS, max(2, GRAPH_US / max(once, 0.5))))
+            count = int(min(MOST_CALLS, max(2, timing.graph_us / max(once, 0.5))))
             count = max(count, min(copies, 2 * count))
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(count):
                     call()
             graphs[name] = (graph, count)
-        slow = (
-            len(graphs) > 0 and min(self._timer.elapsed_us(graph.replay) for graph, _ in graphs.values()) > 8 * GRAPH_US
-        )
-        times = self._rounds(graphs, 2 if slow else ROUNDS)
+            least_us = min(least_us, count * once)
+        slow = least_us > 8 * timing.graph_us
+        if not slow:
+            for graph, _ in graphs.values():
+                graph.replay()
+        times = self._rounds(graphs, 2 if slow else timing.rounds)
         again: dict[str, float] = {}
-        if self._again:
-            best = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: self._again]
+        if timing.again:
+            best = sorted((name for name in times if name != "cuBLAS"), key=lambda name: times[name])[: timing.again]
             kept = dict.fromkeys(name for name in ("cuBLAS", first, *best) if name in graphs)
             again = self._rounds({name: graphs[name] for name in kept}, 3 if slow else AGAIN)
         for graph, _ in graphs.values():
@@ -390,12 +414,12 @@ def end_all(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]], sustained: int, again: int) -> dict[str, Any]:
+def measured(one: Target, plans: Sequence[tuple[float, Prepared | str]], timing: Timing) -> dict[str, Any]:
     """The row of a problem, in a process of its own: a kernel that breaks the context ends it."""
     import torch
 
     if not _METER:
-        _METER.append(Meter(torch, sustained, again))
+        _METER.append(Meter(torch, timing))
     try:
         row = _METER[0].row(one, plans)
         torch.cuda.synchronize()
@@ -433,6 +457,8 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--short-k", type=int, default=0, help="problems with odd m and n, and k from 8 to 96")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--sustained", type=int, default=0, help="so many of the fastest plans are timed so, too")
+    parser.add_argument("--quick", action="store_true", help="shorter graphs, fewer rounds: for a fit, not for a table")
+    parser.add_argument("--most-us", type=float, default=inf, help="leave out problems that are estimated to take more")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--estimated", action="store_true", help="measure nothing: write what the shipped fit says")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -462,6 +488,7 @@ def write_estimates(asked: argparse.Namespace, targets: Sequence[Target]) -> Non
 def main() -> None:
     asked = _asked()
     began, plans_of = time.monotonic(), told_plans(asked.asked)
+    timing = replace(QUICK if asked.quick else Timing(), again=asked.again, sustained=asked.sustained)
     targets = (*_targets(asked), *(as_target(name) for name in plans_of))
     if asked.estimated:
         write_estimates(asked, targets)
@@ -473,7 +500,7 @@ def main() -> None:
     origin = Origin(
         *(gpu.name, gpu.driver_version, compiler_version(), f"torch {torch.__version__}", commit(), command(), now())
     )
-    done, rows = 0, list[Mapping[str, Any]]()
+    done, on_gpu, rows = 0, 0.0, list[Mapping[str, Any]]()
     context = get_context("spawn")
     with (
         asked.out.open("a", encoding="utf-8") as file,
@@ -490,6 +517,7 @@ def main() -> None:
                 *(prepared_for, one.problem, spec, arch),
                 drawing_of(asked),
                 plans_of.get(str(one.problem), ()),
+                asked.most_us,
             ): one
             for one in targets
         }
@@ -497,13 +525,13 @@ def main() -> None:
         for task in as_completed(tasks):
             left, plans = _MOST_FAULTS, task.result()
             while left and plans and time.monotonic() - began < asked.budget:
+                started = time.monotonic()
                 try:
-                    row = measuring.submit(measured, tasks[task], plans, asked.sustained, asked.again).result(
-                        _MOST_SECONDS
-                    )
+                    row = measuring.submit(measured, tasks[task], plans, timing).result(_MOST_SECONDS)
                 except (BrokenExecutor, TimeoutError):
                     end_all(measuring)
                     row = {"p": str(tasks[task].problem), "fault": FAULT.read_text(encoding="utf-8")}
+                on_gpu += time.monotonic() - started
                 write(row)
                 if "fault" not in row:
                     done += 1
@@ -522,7 +550,8 @@ def main() -> None:
     end_all(measuring)
     if asked.cluster_k:
         print(told_of_clusters(rows), flush=True)
-    print(f"{done} of {len(targets)} problems in {time.monotonic() - began:.0f} s", flush=True)
+    took = time.monotonic() - began
+    print(f"{done} of {len(targets)} problems in {took:.0f} s, {on_gpu:.0f} s of them on the GPU", flush=True)
     os._exit(0)
 
 

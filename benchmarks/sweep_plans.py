@@ -82,8 +82,9 @@ def candidates_of(problem: Problem | Batched, spec: DeviceSpec, asked_for: Drawi
 
 
 def beside_choice(problem: Problem | Batched, spec: DeviceSpec, classes: int, count: int) -> list[Candidate]:
-    """The choice, its next three kernels, the best priced of so many classes of kernels of wgmma, as many others drawn
-    near the best, and of a small problem a few of mma.sync."""
+    """The choice, its next three kernels, and of wgmma and mma.sync, as far as their best is about as fast, the best
+    priced of so many classes of kernels, and `count` others drawn near the best. Of a small problem a few of mma.sync
+    in any case."""
     request = request_of(problem)
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     cores: dict[object, PlanConfig] = {}
@@ -91,21 +92,22 @@ def beside_choice(problem: Problem | Batched, spec: DeviceSpec, classes: int, co
         cores.setdefault(core_of(one), one)
     chosen = taken(request, spec)
     found = [*([chosen] if chosen else []), *islice((one for one in cores.values() if one != chosen), 3)]
-    for family, most in (("wgmma", classes), ("mma", 3 if request.gemm.compulsory_bytes < _SMALL_BYTES else 0)):
-        if not most or family not in families(gemm, spec):
-            continue
-        space = whole_space(gemm, spec, alignment, stack=stack, family=family)
+    known = [family for family in ("wgmma", "mma") if family in families(gemm, spec)]
+    spaces = {family: whole_space(gemm, spec, alignment, stack=stack, family=family) for family in known}
+    spaces = {family: space for family, space in spaces.items() if len(space)}
+    least_us = min((space[0][0] for space in spaces.values()), default=0.0)
+    for family, space in spaces.items():
+        near = space[0][0] <= _LEVEL * least_us
+        most = classes if near else 3 if family == "mma" and gemm.compulsory_bytes < _SMALL_BYTES else 0
         best: dict[object, PlanConfig] = {}
-        for us, one in islice(space, _MOST_OF_KINDS):
+        for us, one in islice(space, _MOST_OF_KINDS if most else 0):
             if us > _MOST_NEAR * space[0][0] or len(best) == most:
                 break
             best.setdefault(class_of_kernel(one), one)
         found += best.values()
         have = set(map(core_of, found))
-        drawn_ones = space.drawn(count + len(have), hash((gemm.m, gemm.n, gemm.k)) % 2**31, _WIDE)
-        found += list(
-            islice((one for _, one in drawn_ones if core_of(one) not in have), count if family == "wgmma" else 0)
-        )
+        drawn_ones = space.drawn(count + len(have), hash((gemm.m, gemm.n, gemm.k)) % 2**31, _WIDE) if near else []
+        found += list(islice((one for _, one in drawn_ones if core_of(one) not in have), count))
     told = {one: estimate_us(one, gemm, spec, alignment, stack) for one in found}
     most_us = _MOST_NEAR * min(told.values())
     return [Candidate(one, us) for at, (one, us) in enumerate(told.items()) if at < 4 or us <= most_us]
@@ -117,6 +119,9 @@ def class_of_kernel(config: PlanConfig) -> tuple[object, ...]:
     names = ("swap_ab", "ping_pong", "cluster", "persistent", "consumers")
     return (*way_to_share(config), *(getattr(kernel, name, None) for name in names), bool(config.packed))
 
+
+_LEVEL = 1.15
+"""Times of the least estimate that the best kernel of a family may take to be drawn from."""
 
 _SMALL_BYTES = 8 << 20
 """Of the matrices of a problem for which mma.sync may be as fast as wgmma."""

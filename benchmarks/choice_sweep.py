@@ -224,10 +224,11 @@ class Meter:
             launches.append(kernel.prepare(one.paper.grid, one.paper.block, one.paper.arguments))
         steps = [replace(step, launch=launch) for step, launch in zip(prepared.plan.steps, launches, strict=True)]
         plan, torch, at = replace(prepared.plan, steps=tuple(steps)), self.torch, scratch.data_ptr()
+        device = torch.cuda.current_device()
         factors = (0, 0, *(scale.data_ptr() for scale in scales)) if scales else ()
 
         def multiply(a: Any, b: Any) -> Any:
-            stream = torch.cuda.current_stream().cuda_stream
+            stream = torch._C._cuda_getCurrentRawStream(device)  # `current_stream` takes a third of a call's time
             plan.run(stream, (a.data_ptr(), b.data_ptr(), out.data_ptr(), 0, 0, at, *factors))
             return out
 

@@ -22,13 +22,13 @@ PACKED = ".xz"
 
 
 def rows_of_sweep(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a sweep, its origin first, as `choice_sweep.py` writes them; of a packed one without estimates."""
+    """The rows of a sweep, its origins first, as `choice_sweep.py` writes them; of a packed one without estimates."""
     if path.suffix != PACKED:
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
         return
     first, *others = lzma.decompress(path.read_bytes()).decode().splitlines()
     told = json.loads(first)
-    yield {"origin": told["origins"][0]}
+    yield from ({"origin": one} for one in told["origins"])
     for name, peer_us, choice_us, numbers, us in map(json.loads, others):
         plans = [[told["plans"][number], None, one] for number, one in zip(numbers, us, strict=True)]
         yield {"p": name, "cublas": peer_us, "choice": choice_us, "plans": plans}

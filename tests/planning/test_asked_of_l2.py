@@ -15,7 +15,7 @@ from test_dispatch import problem
 from tilewright.device.catalog import H200
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.planning.cost import result_rows, wgmma_features, wgmma_terms
+from tilewright.planning.cost import early_blocks, result_rows, wgmma_features, wgmma_terms
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 from tilewright.suite.problems import Problem
@@ -153,14 +153,17 @@ SKINNY = WgmmaConfig((8, 128, 64), consumers=1, swap_ab=True, persistent=False, 
     [
         (SKINNY, 112, True),  # 20 blocks start at once, and 92 where others have just ended
         (SKINNY, 128, True),
-        (SKINNY, 64, False),  # all start at once
+        (SKINNY, 66, False),  # all start at once
+        (SKINNY, 56, True),  # two launches at once, and 20 blocks of a third
+        (SKINNY, 40, False),  # three launches at once
         (SKINNY, 224, False),  # in waves
         (replace(SKINNY, stages=6), 96, True),  # an SM has room for two, and one
         (replace(SKINNY, stages=6), 224, True),
-        (replace(SKINNY, stages=6), 64, False),
+        (replace(SKINNY, stages=6), 66, False),
         (replace(SKINNY, persistent=True), 224, True),  # 112 blocks with two tiles each
         (replace(SKINNY, persistent=True), 264, False),
-        (replace(SKINNY, cluster=(1, 4)), 112, False),
+        (replace(SKINNY, cluster=(1, 4)), 112, True),  # clusters fill 120 SMs
+        (replace(SKINNY, cluster=(1, 4)), 60, False),
         (replace(SKINNY, cluster=(1, 2)), 112, True),
         (replace(SKINNY, cluster_k=4), 15, False),  # clusters fill 120 SMs, and these half of them
         (replace(SKINNY, cluster_k=4), 16, True),
@@ -174,20 +177,41 @@ def test_blocks_of_dependent_launch_lie_unevenly(kernel: WgmmaConfig, n: int, sl
     gemm = problem(4, 128 * n, 8192, "bf16", "NT")
     c = wgmma_terms.with_clocks(table(replace(kernel, dependent_launch=False), kernel), gemm, H200)
     of = timed(c, gemm)
-    late, early = wgmma_terms._uneven(c, of.blocks, of.waves).tolist()
+    late, early = early_blocks.uneven(c, of.blocks, of.waves).tolist()
     assert late == 0 and (early > 0) is slower
 
 
 @pytest.mark.parametrize(
-    ("kernel", "n", "alike"),
-    [(replace(SKINNY, cluster_k=4, stages=12), 16, False), (replace(SKINNY, cluster=(1, 2)), 112, True)],
+    ("kernel", "n"), [(replace(SKINNY, cluster_k=4, stages=12), 16), (replace(SKINNY, cluster=(1, 2)), 112)]
 )
-def test_clusters_along_k_start_evenly_behind_a_launch_that_packs(kernel: WgmmaConfig, n: int, alike: bool) -> None:
+def test_blocks_start_evenly_behind_a_launch_that_packs(kernel: WgmmaConfig, n: int) -> None:
     """n: tiles of 128 columns."""
     gemm = problem(4, 128 * n, 8192, "bf16", "NT")
     c = table(kernel)
     (early,), (packed,) = (wgmma_terms.timed(c, gemm, H200, packed=one).seconds for one in (False, True))
-    assert np.isfinite(early) and packed <= early and bool(packed == early) is alike
+    assert np.isfinite(early) and packed < early
+
+
+@pytest.mark.parametrize(("n", "launches", "left"), [(112, 1, 20 / 112), (56, 2, 20 / 56), (66, 2, 0.0), (132, 1, 0.0)])
+def test_networks_know_how_many_launches_find_room_together(n: int, launches: int, left: float) -> None:
+    """n: tiles of 128 columns. With dependent launch and without."""
+    gemm = problem(4, 128 * n, 8192, "bf16", "NT")
+    c = wgmma_terms.with_clocks(table(SKINNY, replace(SKINNY, dependent_launch=False)), gemm, H200)
+    told = wgmma_features._beside_other_launches(c, timed(c, gemm), H200, 1e-5, np.array([0.0, 2e-6]))
+    packs, of_kernel, us, share, found_left, found, idle = (np.broadcast_to(one, 2).tolist() for one in told)
+    assert (packs, us) == ([False, True], [0.0, 2.0]) and of_kernel == pytest.approx([0.0, 0.2])
+    assert share == pytest.approx([n / 132] * 2) and found == [launches, 0]
+    assert found_left == pytest.approx([left, 0.0], abs=1e-9) and idle == pytest.approx([np.log2(133 - n)] * 2)
+
+
+def test_networks_know_what_bounds_a_k_tile_and_what_blocks_leave_of_an_sm() -> None:
+    gemm, kernels = problem(4096, 4096, 4096, "bf16", "NT"), (PLAIN, replace(PLAIN, stages=2))
+    of_slowest = np.stack(np.broadcast_arrays(*wgmma_features._of_slowest(table(*kernels), gemm, H200)))
+    assert of_slowest.max(axis=0).tolist() == [1.0, 1.0]  # nothing else is as slow as the slowest
+    assert of_slowest[4].tolist() == [1.0, 1.0] and of_slowest[0, 1] < of_slowest[0, 0]  # stages share out latency
+    left, taken = wgmma_features._left_of_an_sm(table(*kernels), gemm, H200)
+    blocks = wgmma_terms.blocks_together(table(*kernels), gemm)
+    assert taken.tolist() == [(PLAIN.consumers + 1) * one for one in blocks] and (left >= 0).all()
 
 
 def test_one_row_of_tiles_has_no_neighbour_below() -> None:

@@ -14,6 +14,7 @@ from tilewright.kernels.columns import Columns
 from tilewright.planning import ranking
 from tilewright.planning.cost import plans
 from tilewright.planning.cost.correction import fit_for
+from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm
 
@@ -51,3 +52,10 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
             assert np.array_equal(of_table, told)
             seen.add(kind)
     assert seen
+
+
+def test_networks_of_mma_know_what_a_time_consists_of() -> None:
+    """By clocks of a GHz: 3 blocks of an SM, two at a time, 5 k tiles each."""
+    busiest = Busiest(blocks=396, most=3.0, together=2.0, steps=5, step=100.0, ends=300.0, exchange=50.0)
+    shares = plans._shares_of_time(busiest, 2e-6, 1e-6, clock_hz=1e9)
+    assert shares == pytest.approx((0.5, 0.15, 0.025, 0.5))

@@ -178,7 +178,8 @@ def features(kind: str, one: Estimate, rows: Any, seconds: Any, spec: DeviceSpec
     of_class: Callable[[Columns, Gemm, DeviceSpec], tuple[Any, ...]]
     if kind == "wgmma":
         of_class, key = wgmma_features.class_features, ("features", class_of(read), spec)
-        sized = wgmma_features.sized_features(c, read, spec, one.timed.at(rows), seconds, count)
+        packing = np.broadcast_to(one.packing, len(one.columns))[rows]
+        sized = wgmma_features.sized_features(c, read, spec, one.timed.at(rows), seconds, packing, count)
     else:
         of_class, key = partial(_class_features, kind), ("features", (read.dtype, read.out), spec)
         each = one.timed.at(rows), seconds, np.broadcast_to(one.reduced, len(one.columns))[rows]
@@ -242,7 +243,21 @@ def _sized_features(
         ),
         log2(count),
         getattr(c, "dependent_launch", 0),
+        *(busiest.most, busiest.together, np.minimum(busiest.steps, _MOST_STEPS)),
+        *_shares_of_time(busiest, seconds, finishing, 1e6 * spec.tensor_clock_mhz),
+        blocks / (spec.sm_count * np.ceil(blocks / spec.sm_count)),
     )
+
+
+_MOST_STEPS = 40
+"""K tiles of a block that are told apart: of more, what one takes longer or shorter is no more than of the others."""
+
+
+def _shares_of_time(busiest: Busiest, seconds: Any, finishing: Any, clock_hz: float) -> tuple[Any, ...]:
+    """Of a kernel of mma.sync: of k tiles, of what is before and behind them, of exchanged sums, and of the launch that
+    takes C from a workspace."""
+    steps = busiest.steps * busiest.step * np.ceil(busiest.most / busiest.together)
+    return (*(clocks / (seconds * clock_hz) for clocks in (steps, busiest.ends, busiest.exchange)), finishing / seconds)
 
 
 _FUNCTION_K = 400

@@ -9,14 +9,18 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Columns
+from tilewright.kernels.columns import Columns, has_column
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.kernels.work import is_misaligned, rows_begin_at
+from tilewright.planning.cost.early_blocks import filled
 from tilewright.planning.cost.wgmma_terms import (
     L2_BYTES_PER_SECOND,
     Timed,
     blocks_together,
     boxes_of,
+    constants,
+    mma_clocks,
+    read_bytes,
     stage_row_bytes,
     with_clocks,
 )
@@ -33,13 +37,35 @@ def class_features(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B"), is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
         *(c.cluster_k, wgmma.promotions(c) > 0, log2(spec.dram_gb_per_s)),
+        *_of_slowest(c, gemm, spec),
+        *_left_of_an_sm(c, gemm, spec),
     )
 
 
+def _of_slowest(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, ...]:
+    """What may bound a k tile, as shares of the slowest: MMAs, their reads of shared memory, requests to the L2,
+    arrivals, latency."""
+    c, at = with_clocks(c, gemm, spec), constants(gemm.dtype)
+    mma = mma_clocks(c, gemm, spec, at)
+    clocks = (
+        *(mma, read_bytes(c, gemm) / spec.shared_bytes_per_clk_per_sm, c.asked_bytes / at.l2),
+        *(c.arriving * stage_row_bytes(gemm) / at.arrival, (at.latency + mma) / c.stages),
+    )
+    return tuple(one / c.slowest for one in clocks)
+
+
+def _left_of_an_sm(c: Columns, gemm: Gemm, spec: DeviceSpec) -> tuple[Any, Any]:
+    """Beside the blocks that share one, what launches before and behind them find: KiB of shared memory; and warpgroups
+    that they do not displace."""
+    together = blocks_together(c, gemm)
+    held = c.shared_bytes if has_column(c, "shared_bytes") else wgmma.plain_bytes(c, gemm)
+    return (spec.shared_bytes_per_sm - together * held) / 1024, together * (c.consumers + 1)
+
+
 def sized_features(
-    c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, count: int = 1
+    c: Columns, gemm: Gemm, spec: DeviceSpec, timed: Timed, seconds: Any, packing: Any, count: int = 1
 ) -> tuple[Any, ...]:
-    """The others. seconds: as estimated."""
+    """The others. seconds: as estimated. packing: of the launch before."""
     c = with_clocks(c, gemm, spec)
     rows, columns, blocks, waves, clocks = timed.rows, timed.columns, timed.blocks, timed.waves, timed.clocks
     slots, clock_hz = c.slots, spec.tensor_clock_mhz * 1e6
@@ -57,7 +83,26 @@ def sized_features(
         *(c.exchange / seconds, c.promoted / clocks),
         *(len(operands), sum(one.is_vector and not one.single for one in operands), log2(count)),
         *(*_asked_of_l2(c, timed, gemm, seconds), log2(rows_begin_at(gemm, "C"))),
+        *_beside_other_launches(c, timed, spec, seconds, packing),
+        *(np.where(c.split_k > 1, c.part, c.whole) / (seconds * clock_hz), 1e-6 * c.start / seconds),
     )
+
+
+def _beside_other_launches(c: Columns, timed: Timed, spec: DeviceSpec, seconds: Any, packing: Any) -> tuple[Any, ...]:
+    """The launch that packs: whether there is one, its time, beside that of the kernel as well. Of the SMs' room, what
+    blocks fill; with dependent launch, how many launches find room together, and how much of one in what is left; SMs
+    that get no block."""
+    share, left = filled(c, timed.blocks, timed.waves)
+    early = c.dependent_launch * (timed.waves <= c.uneven_waves)
+    idle = np.maximum(0.0, spec.sm_count - np.ceil(timed.blocks / c.together))
+    return (
+        *(packing > 0, packing / seconds, 1e6 * packing),
+        *(share, early * left, early * np.minimum(np.floor(1 / share + 1e-9), _MOST_LAUNCHES), np.log2(1 + idle)),
+    )
+
+
+_MOST_LAUNCHES = 4
+"""That are told apart by how many find room together."""
 
 
 def _asked_of_l2(c: Columns, timed: Timed, gemm: Gemm, seconds: Any) -> tuple[Any, Any]:

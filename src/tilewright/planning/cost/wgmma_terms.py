@@ -33,6 +33,7 @@ from tilewright.kernels.wgmma_steps import (
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.cost.block_clocks import blocks_per_sm
 from tilewright.planning.cost.correction import fit_for
+from tilewright.planning.cost.early_blocks import uneven
 from tilewright.planning.cost.epilogue_terms import beside_clocks, function_clocks, matrices_read, partials
 from tilewright.planning.cost.exchange import exchange_clocks, parts_of, streams_k
 from tilewright.planning.cost.result_rows import bytes_of_an_element, bytes_where_tiles_meet, times_where_large
@@ -97,13 +98,6 @@ _SLOWED = 0.15
 _ASKING_SMS, _IDLE_SMS = 0.8, 0.4
 """The share of SMs that ask for all that memory can bring, and how much longer it takes where hardly one does. Of the
 same products those by 64 blocks took 2 to 29 % more than those by 128, and those by 112 of larger tiles no more."""
-
-_UNEVEN, _UNEVEN_MORE = 0.35, 0.9
-"""What blocks of dependent launch add to memory's time, by the share of SMs that they leave idle, and by its square:
-`_uneven`. H200, bf16, 1 to 16 rows, 55 pairs of plans: 1.03 to 1.09 at 0.15, 1.12 to 1.14 at 0.24, 1.2 at 0.35, 1.3 to
-1.4 at 0.45, and from 0.5 on mostly 0.8 to 1 (record 0075). In f16, tf32 and FP8 alike, 197 pairs; one
-block an SM, where two have room: 1.12 at 0.2, 1.21 at 0.32 (record 0072). Clusters of 4 and 8 along k, of the 120 SMs
-that they fill: 1.24 to 1.49 at 0.47, 1.3 at 0.4, 0.95 to 1.1 at 0.2, 53 pairs (record 0094)."""
 
 _READ_OVERLAP, _MEETING_SECONDS = 0.1, 0.8e-6
 """`Constants.overlap` where memory bounds a product of pieces; and what blocks that share a sum take to meet."""
@@ -283,8 +277,8 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
     of C whose rows begin inside sectors. exchange: seconds in which blocks of a cluster exchange sums. whole, part:
     clocks of an epilogue that stores C, or a part; between: the
     share of one that lies between two tiles. start: microseconds of a launch, infinite of kernels that a device or the
-    operands rule out. uneven_waves: `_uneven`. All are floats, and sizes as well: NumPy converts integers at each
-    operation.
+    operands rule out. uneven_waves: see `early_blocks`. All are floats, and sizes as well: NumPy converts integers at
+    each operation.
     """
 
     def found(c: Columns) -> dict[str, Any]:
@@ -303,7 +297,6 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         runs = (blocks_per_sm("wgmma", c, gemm, spec) > 0) & (reads_orders(gemm) | wgmma.reads(c, gemm))
-        apart = c.cluster_m * c.cluster_n < 4
         return {
             **{name: 1.0 * getattr(c, name) for name in multiplied},
             "together": 1.0 * together,
@@ -322,7 +315,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
             "exchange": exchange_clocks(c) / spec.tensor_clock_mhz / 1e6,
             "between": 1 - used.hidden * c.persistent,
             "start": np.where(runs, used.launch + used.persistent * c.persistent, np.inf),
-            "uneven_waves": np.where(apart, np.where(c.persistent > 0, np.inf, 1.0), 0.0),
+            "uneven_waves": np.where(c.persistent > 0, np.inf, 1.0),
         }
 
     if at is not None:
@@ -372,16 +365,6 @@ def _dependent_us(c: Any, blocks: Column, at: Constants) -> Column:
     fill = blocks / c.slots
     alone = np.where(fill <= 0.5, at.room, np.where(fill <= 1, at.crowded, at.waves))
     return np.where(c.persistent > 0, at.dependent, alone)
-
-
-def _uneven(c: Any, blocks: Column, waves: Column) -> Column:
-    """The share that dependent launch adds to memory's time. Blocks that start where others leave SMs idle, and the
-    rest where others have just ended, lie on some GPCs more than on others. Not where all find idle SMs, where blocks
-    come in more than `uneven_waves`, or in clusters of four tiles, each of which needs as many free SMs of a GPC."""
-    an_sm = blocks * c.together / (c.room * waves)
-    share = an_sm / np.ceil(an_sm)  # where an SM has room for more than it gets, blocks are spread out all the same
-    idle = np.where((waves <= c.uneven_waves) & (share > 0.5), 1 - share, 0.0)
-    return c.dependent_launch * idle * (_UNEVEN + _UNEVEN_MORE * idle)
 
 
 def reads_pieces(gemm: Gemm, spec: DeviceSpec) -> bool:
@@ -462,10 +445,8 @@ def timed(
     busy = np.minimum(1.0, blocks / (spec.sm_count * at.busy))
     memory = moved_bytes / (at.dram * spec.dram_gb_per_s * 1e9 * np.maximum(busy, 0.05))
     early = np.any(c.dependent_launch)
-    if early:
-        uneven = _uneven(c, blocks, waves)
-        # Behind a launch that packs, clusters along k took 0.80 to 1.01 of the time (seven pairs, 64 to 192 blocks).
-        memory = memory * (1 + (np.where(c.cluster_k < 4, uneven, 0.0) if packed else uneven))
+    if early and not packed:  # launches that pack come between those that multiply
+        memory = memory * (1 + uneven(c, blocks, waves))
     if gemm.pieces is not None:
         ahead_bytes = np.minimum(blocks, c.slots) * (c.stages - 1) * wgmma.stage_bytes(c)
         memory = np.maximum(memory, moved_bytes * _LOADED_LATENCY_SECONDS / ahead_bytes)

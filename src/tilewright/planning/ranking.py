@@ -74,7 +74,7 @@ _SKINNY, _SMALL_TRANSPOSED = 128, 4
 """Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
 wgmma, and times of small problems."""
 
-_FINALISTS = 64
+_FINALISTS = 128
 """Kernels of wgmma whose options are all priced."""
 
 _NEAR = 1.1

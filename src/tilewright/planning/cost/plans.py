@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
-from math import gcd, log2
+from math import gcd, inf, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +37,15 @@ from tilewright.planning.packing import TMA_BYTES, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
-CORRECTED: Mapping[str, int] = {"wgmma": 192, "mma": 64, "simt": 128}
-"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Beside the least estimate of
-160 fresh problems, 64 kernels with their options and 192 plans take 0.17 % more than all that there are, 32 and 192
-0.32, 128 and 512 0.05 (record 0111). Of SIMT kernels, whose terms tell less, the choice of 64 is estimated to take 0.4
-% longer than that of all, of 128 0.2 % (80 drawn problems)."""
+CORRECTED: Mapping[str, int] = {"wgmma": 512, "mma": 64, "simt": 128}
+"""Plans of a problem whose estimates are corrected by measurements: the best by the terms. Of SIMT kernels, whose terms
+tell less, the choice of 64 is estimated to take 0.4 % longer than that of all, of 128 0.2 % (80 drawn problems). Those
+of wgmma with 128 kernels (`ranking`): 545 fresh problems are estimated to take 0.24 % less than by 64 kernels and 192
+plans; 47 choose another plan, and 26 of these, whose both plans were measured, take 0.958 of the time (record 0112)."""
+
+CLOSE: Mapping[str, float] = {"wgmma": 1.35}
+"""Times of the least by the terms that plans take, beyond which a choice does not ask for what measurements add: 150
+fresh problems are estimated to take 0.01 % more by 1.35, 0.03 % by 1.25."""
 
 
 class Estimate(NamedTuple):
@@ -78,10 +82,10 @@ def plan_seconds(
     found = [estimate(kind, c, gemm, spec, around) for c, around in tables]
     is_known = spec.compute_capability == FITTED_FOR and gemm.pieces is None
     network = fit_for(kind, gemm.dtype).network if is_known else None
-    most = CORRECTED[kind] if corrected is None else corrected
+    most, within = (CORRECTED[kind], CLOSE.get(kind, inf)) if corrected is None else (corrected, inf)
     if network is None or not found or not most:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, network, tables[0][1].count, most)
+    return _as_measured(kind, found, spec, network, tables[0][1].count, (most, within))
 
 
 def estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
@@ -107,11 +111,12 @@ def estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around
 
 
 def _as_measured(
-    kind: str, found: Sequence[Estimate], spec: DeviceSpec, network: Network, count: int, most: int
+    kind: str, found: Sequence[Estimate], spec: DeviceSpec, network: Network, count: int, best: tuple[int, float]
 ) -> list[Any]:
-    """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
+    """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans. best:
+    how many, and times of the least that they take at most."""
     terms = [one.kernel + one.reduced for one in found]
-    chosen = least_of([one.packing + of for one, of in zip(found, terms, strict=True)], most)
+    chosen = least_of([one.packing + of for one, of in zip(found, terms, strict=True)], *best)
     asked = [
         features(kind, one, rows, of[rows], spec, count)
         for one, of, rows in zip(found, terms, chosen, strict=True)
@@ -137,11 +142,12 @@ def _as_measured(
     return totals
 
 
-def least_of(seconds: Sequence[Any], most: int) -> list[Any]:
-    """Places of the least of several tables together, as far as they are finite."""
+def least_of(seconds: Sequence[Any], most: int, within: float = inf) -> list[Any]:
+    """Places of the least of several tables together, as far as they are finite. within: times of the least."""
     together = seconds[0] if len(seconds) == 1 else np.concatenate(seconds)
     best = together.argpartition(most)[:most] if len(together) > most else np.arange(len(together))
-    best = best[np.isfinite(together[best])]
+    told = together[best]
+    best = best[np.isfinite(told) & (told <= within * told.min(initial=inf))]
     best.sort()
     if len(seconds) == 1:
         return [best]

@@ -43,6 +43,15 @@ def test_a_packed_sweep_tells_each_time(tmp_path: Path) -> None:
     assert list(sweeps.rows_of_sweep(again)) == [origin, row]
 
 
+def test_packing_again_keeps_where_each_sweep_was_measured(tmp_path: Path) -> None:
+    packed = tmp_path / "packed.jsonl.xz"
+    packed.write_bytes(sweeps.packed([written(tmp_path / f"{number}.jsonl", "H200") for number in range(2)]))
+    again = tmp_path / "again.jsonl.xz"
+    again.write_bytes(sweeps.packed([packed, written(tmp_path / "more.jsonl", "H200")]))
+    origins = [row for row in sweeps.rows_of_sweep(again) if "origin" in row]
+    assert len(origins) == 3
+
+
 def test_sweeps_of_two_devices_are_not_packed_together(tmp_path: Path) -> None:
     files = [written(tmp_path / f"{name}.jsonl", name) for name in ("H100", "H200")]
     with pytest.raises(TilewrightError, match="These sweeps are of 2 devices: H100, H200"):

@@ -256,7 +256,7 @@ def _sized_features(
 
 
 _MOST_STEPS = 40
-"""K tiles of a block that are told apart: of more, what one takes longer or shorter is no more than of the others."""
+"""K tiles of a block up to which a network knows their number; beyond, one more hardly changes a time."""
 
 
 def _shares_of_time(busiest: Busiest, seconds: Any, finishing: Any, clock_hz: float) -> tuple[Any, ...]:

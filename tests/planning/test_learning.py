@@ -3,6 +3,7 @@ learned."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,15 @@ def test_a_choice_that_knows_what_estimates_lack_is_the_best_measured_plan() -> 
     assert fit_choice.judged(data, knowing).startswith("1.0000 of the best")
     plain = [fit_choice.with_added(one, 0 * rows.y) for one, rows in zip(data, of, strict=True)]
     assert not fit_choice.judged(data, plain).startswith("1.00")
+
+
+def test_a_kernel_behind_a_launch_that_packs_weighs_as_much_as_a_user_notices_of_it() -> None:
+    some = [one for one in fit_choice.measured("wgmma", [SWEEP]) if one.packing.packed][:20]
+    assert len(some) == 20
+    for one in some:
+        share = one.weights / replace(one, packing_us=0.0).weights
+        slower = np.log((1.001 * one.us + one.packing_us) / (one.us + one.packing_us)) / np.log(1.001)
+        assert np.all(share < 1) and share == pytest.approx(slower, abs=1e-3)
 
 
 # -- with PyTorch ------------------------------------------------------------------------------------------------------

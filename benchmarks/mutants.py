@@ -369,7 +369,7 @@ def main() -> int:
         known = json.loads(RECORD.read_text(encoding="utf-8"))["packages"]
         judged = known | {package: origin | score for package, score in packages.items()}
         record = {"packages": {package: judged[package] for package in PACKAGES}, "named": by_hand}
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        RECORD.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
         PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text())), encoding="utf-8")
     return 0
 

@@ -89,8 +89,8 @@ _OUTLIER = 4.0
 @dataclass(frozen=True)
 class Measured:
     """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each on a device, without
-    the packing, which takes packing_us. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1. matters: how much it
-    does what the plans take beside each other."""
+    the packing, which is estimated to take packing_us. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1. matters:
+    `matters_of`."""
 
     name: str
     spec: DeviceSpec
@@ -170,7 +170,7 @@ def matters_of(own_us: float, rivals_us: Sequence[float]) -> float:
     """How much it matters what a family's plans take beside each other: less where another family takes much longer or
     much less; of FMA kernels also where the peer does. Each fifth of 1,370 problems judged by a fit to the others, f32,
     H200: aligned ones below 0.95 of cuBLAS 4.5 % instead of 5.8, the choice 1.025 instead of 1.027 of the best plan.
-    Not of kernels of tensor cores, whose unaligned problems are far from the peer: two fifths of 6,264 problems.
+    Of kernels of tensor cores, half of whose problems are 1.5 times as fast as the peer, it wins nothing (record 0113).
 
     >>> matters_of(10.0, []), matters_of(10.0, [20.0]), matters_of(10.0, [20.0, 5.0])
     (1.0, 0.25, 0.25)

@@ -88,43 +88,37 @@ _OUTLIER = 4.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Plans of one problem, or of `count` in a batch, behind one packing. us: microseconds of each on a device, without
-    the packing, which is estimated to take packing_us. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1. matters:
-    `matters_of`."""
+    """Plans of one problem, or of `count` in a batch: kernels behind each packing. us: microseconds of each on a
+    device, one table behind the other. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1. matters: `matters_of`."""
 
     name: str
     spec: DeviceSpec
     kind: str
     gemm: Gemm
     count: int
-    packing: Packing
-    columns: Columns
+    tables: tuple[tuple[Packing, Columns], ...]
     us: Any
-    packing_us: Any
     peer_us: float | None
     weighs: float
     matters: float
 
     @property
     def weights(self) -> Any:
-        """Of plans: less where others are faster, and of a kernel as much as it takes of the time that a user sees."""
-        share = self.us / (self.us + self.packing_us)
-        return self.weighs * self.matters * share * np.clip(self.us.min() / self.us, 0.3, 1.0) ** 4
+        """Of plans: less where others are faster."""
+        return self.weighs * self.matters * np.clip(self.us.min() / self.us, 0.3, 1.0) ** 4
 
     @property
-    def around(self) -> Around:
-        alignment = alignment_of_rows(self.gemm)
-        return Around(self.packing, alignment.a, alignment.b, alignment.c, self.count)
-
-    @property
-    def estimate(self) -> plans.Estimate:
-        return plans.estimate(self.kind, self.columns, self.gemm, self.spec, self.around)
+    def estimates(self) -> list[plans.Estimate]:
+        """Of each table."""
+        lie = alignment_of_rows(self.gemm)
+        around = (Around(way, lie.a, lie.b, lie.c, self.count) for way, _ in self.tables)
+        each = zip(self.tables, around, strict=True)
+        return [plans.estimate(self.kind, columns, self.gemm, self.spec, of) for (_, columns), of in each]
 
     @property
     def seconds(self) -> Any:
         """Of each plan, by the terms."""
-        estimate = self.estimate
-        return estimate.kernel + estimate.reduced
+        return np.concatenate([one.launches for one in self.estimates])
 
 
 def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measured]:
@@ -143,15 +137,17 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
                 ways.setdefault(way, []).append((one.kernel, us))
             elif one.kernel.kind != kind:
                 rivals.append(us)
-        matters = matters_of(min((us for plans in ways.values() for _, us in plans), default=best), rivals)
-        for packing, timed in ways.items():
-            if len(timed) > 1:
-                columns = Columns.of([kernel for kernel, _ in timed], timed[0][0].columns)
-                before = 1e6 * packing_seconds(kind, columns, gemm, spec, packing, count)
-                us = np.maximum(np.array([us for _, us in timed]) - before, 1.0)
-                each = columns, us, before, peer_us, weighs, matters
-                found.append(Measured(row["p"], spec, kind, gemm, count, packing, *each))
+        us = np.array([us for timed in ways.values() for _, us in timed])
+        if len(us) > 1:
+            tables = tuple((way, columns_of([kernel for kernel, _ in timed])) for way, timed in ways.items())
+            matters = matters_of(us.min(), rivals)
+            found.append(Measured(row["p"], spec, kind, gemm, count, tables, us, peer_us, weighs, matters))
     return found
+
+
+def columns_of(kernels: Sequence[Any]) -> Columns:
+    """Kernels of one family."""
+    return Columns.of(kernels, kernels[0].columns)
 
 
 def times_of(row: dict[str, Any]) -> tuple[dict[PlanConfig, float], float | None]:
@@ -197,9 +193,14 @@ def rows_of(paths: Iterable[Path]) -> Iterator[tuple[dict[str, Any], DeviceSpec]
 
 def estimated(one: Measured, at: Constants) -> Any:
     """Seconds of each plan of wgmma by the terms with some constants."""
-    c, read = one.columns, behind_packing(one.gemm, one.kind, one.packing)
-    timed = wgmma_terms.timed(c, read, one.spec, one.count, at, packed=bool(one.packing.packed))
-    return finishing_seconds(c, Sizes.of(one.gemm, c, one.packing), one.gemm, one.spec) + timed.seconds
+    found = []
+    for way, c in one.tables:
+        read = behind_packing(one.gemm, one.kind, way)
+        timed = wgmma_terms.timed(c, read, one.spec, one.count, at, packed=bool(way.packed))
+        before = packing_seconds(one.kind, c, one.gemm, one.spec, way, one.count)
+        behind = finishing_seconds(c, Sizes.of(one.gemm, c, way), one.gemm, one.spec)
+        found.append(before + timed.seconds + behind)
+    return np.concatenate(found)
 
 
 def fit_constants(data: Sequence[Measured]) -> Constants:
@@ -233,12 +234,16 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
 
 def rows_of_plans(one: Measured) -> OfProblem:
     """What a network learns from the plans of a problem."""
-    estimate = one.estimate
-    seconds = estimate.kernel + estimate.reduced
-    finite = np.flatnonzero(np.isfinite(seconds))
-    x = plans.features(one.kind, estimate, finite, seconds[finite], one.spec, one.count)
+    seconds = one.seconds
+    finite = np.isfinite(seconds)
     y = np.log(one.us[finite] / (1e6 * seconds[finite]))
-    return OfProblem(x, y, one.weights[finite], plans.problem_features(estimate.read, one.count))
+    x = [features_of(one.kind, estimate, one.spec, one.count) for estimate in one.estimates]
+    return OfProblem(np.concatenate(x), y, one.weights[finite], plans.problem_features(one.gemm, one.count))
+
+
+def features_of(kind: str, estimate: plans.Estimate, spec: DeviceSpec, count: int) -> Any:
+    """Of the plans of a table whose estimates are finite."""
+    return plans.features(kind, estimate, np.flatnonzero(np.isfinite(estimate.launches)), spec, count)
 
 
 def drawn_plans(fit: str, count: int, seed: int) -> Rows:
@@ -246,32 +251,33 @@ def drawn_plans(fit: str, count: int, seed: int) -> Rows:
     rng, found = random.Random(seed), list[OfProblem]()
     for number in range(count):
         problem, spec = drawn_problem(fit, rng), device(DEVICES[number % len(DEVICES)])
-        found += list(plans_near(fit, problem, spec, rng, whole=number % _WHOLE == 0))
+        found += [*plans_near(fit, problem, spec, rng, whole=number % _WHOLE == 0)]
     return Rows.of(found)
 
 
 def plans_near(fit: str, name: str, spec: DeviceSpec, rng: random.Random, *, whole: bool) -> Iterator[OfProblem]:
-    """As `rows_of_plans`, of plans near the best behind each packing; whole: of all legal ones, which tuners order."""
+    """As `rows_of_plans`, of plans near the best behind each packing, if there are any; whole: of all legal ones, which
+    tuners order."""
     request, kind = request_of(problem_named(name)), FAMILY[fit]
     gemm, alignment = multiplied_on(spec, request.gemm), request.alignment
-    around_it = {"stack": request.stack, "promote_every": request.promote_every}
+    around_it, count = {"stack": request.stack, "promote_every": request.promote_every}, count_of(request)
     if whole:
         found, most = whole_space(gemm, spec, alignment, family=kind, **around_it), _NEAR_OF_WHOLE
     else:
         found, most = ranked(gemm, spec, alignment, corrected=_NEAR, **around_it), _NEAR
-    network = fit_for(kind, gemm.dtype).network
+    network, x = fit_for(kind, gemm.dtype).network, []
     for one in found.tables:
         if one.kind != kind:
             continue
-        around = Around(one.packing, alignment.a, alignment.b, alignment.c, count_of(request))
+        around = Around(one.packing, alignment.a, alignment.b, alignment.c, count)
         near = plans.least_of([one.seconds], most)[0]
         rows = np.sort(rng.sample(near.tolist(), min(_DRAWN, len(near)))).astype(np.int64)
-        estimate = plans.estimate(kind, one.columns[rows], gemm, spec, around)
-        seconds = estimate.kernel + estimate.reduced
-        x = plans.features(kind, estimate, np.arange(len(rows)), seconds, spec, around.count)
-        known = np.zeros(len(rows)) if network is None else network.logarithms(x)
-        shared = log(plans.shared_factor(kind, estimate.read, around.count))
-        yield OfProblem(x, known + shared, np.ones(len(rows)), plans.problem_features(estimate.read, around.count))
+        x.append(features_of(kind, plans.estimate(kind, one.columns[rows], gemm, spec, around), spec, count))
+    if x and sum(map(len, x)):
+        each = np.concatenate(x)
+        known = np.zeros(len(each)) if network is None else network.logarithms(each)
+        shared = log(plans.shared_factor(kind, gemm, count))
+        yield OfProblem(each, known + shared, np.ones(len(each)), plans.problem_features(gemm, count))
 
 
 def drawn_problem(fit: str, rng: random.Random) -> str:
@@ -311,9 +317,8 @@ def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
     """How good the choice by some estimates is."""
     loss, share = [], []
     for one, told in zip(data, logarithms, strict=True):
-        us = one.us + one.packing_us
-        chosen = us[int(np.argmin(told))]
-        loss.append(chosen / us.min())
+        chosen = one.us[int(np.argmin(told))]
+        loss.append(chosen / one.us.min())
         share.append(one.peer_us / chosen)
     mean, of_peer = np.exp(np.log(loss).mean()), np.exp(np.log(share).mean())
     return (
@@ -386,7 +391,7 @@ def main() -> None:
         check(data, rows, memory, drawn)
         return
     known = rows if rows is None or memory is None else rows.beside(memory, _REMEMBERED_WEIGHS)
-    write(file, {"constants": told["constants"], **fit_of(known, drawn)})
+    write(file, {**told, **fit_of(known, drawn)})
 
 
 def write(file: Path, told: dict[str, Any]) -> None:

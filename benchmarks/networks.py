@@ -110,6 +110,22 @@ def knots_of(x: Any) -> list[list[float]]:
     return found
 
 
+def ramps_around_zero(knots: list[list[float]], x: Any) -> Any:
+    """Of rows of features: as `Network.ramps`, but around zero, (rows, ramps)."""
+    feature, start, end = (np.array(of) for of in zip(*ramps_of(knots), strict=True))
+    return (np.clip((x[:, feature] - start) / (end - start), 0, 1) - 0.5).astype(np.float32)
+
+
+def ramps_and_layers(knots: list[list[float]], network: Any) -> dict[str, Any]:
+    """A network as `correction` reads it, whose ramps begin at zero."""
+    layers = []
+    for number, one in enumerate(layer for layer in network if hasattr(layer, "weight")):
+        weights, bias = (part.detach().numpy().astype(float) for part in (one.weight.T, one.bias))
+        bias = bias if number else bias - 0.5 * weights.sum(axis=0)
+        layers.append({"weights": _short(weights), "bias": _short(bias)})
+    return {"knots": knots, "layers": layers}
+
+
 class School:
     """Networks over the same ramps of features."""
 
@@ -117,18 +133,21 @@ class School:
         import torch
 
         self.torch, self.knots = torch, knots
-        feature, start, end = (np.array(of) for of in zip(*ramps_of(knots), strict=True))
-        self._feature, self._start, self._width = feature, start, end - start
 
     def ramps(self, x: Any) -> Any:
-        """Of rows of features: as `Network.ramps`, but around zero."""
-        along = np.clip((x[:, self._feature] - self._start) / self._width, 0, 1) - 0.5
-        return self.torch.tensor(along.astype(np.float32))
+        """Of rows of features: `ramps_around_zero`."""
+        return self.torch.tensor(ramps_around_zero(self.knots, x))
 
     def network(self, units: int) -> Any:
         nn = self.torch.nn
         found = nn.Sequential(
-            *(nn.Linear(len(self._feature), units), nn.SiLU(), nn.Linear(units, units), nn.SiLU(), nn.Linear(units, 1))
+            *(
+                nn.Linear(len(ramps_of(self.knots)), units),
+                nn.SiLU(),
+                nn.Linear(units, units),
+                nn.SiLU(),
+                nn.Linear(units, 1),
+            )
         )
         with self.torch.no_grad():
             found[-1].weight.mul_(0.1)
@@ -201,15 +220,6 @@ class School:
         one = self.torch.nn.functional
         return one.smooth_l1_loss(left, self.torch.zeros_like(left), reduction="none", beta=_FAR)
 
-    def told(self, network: Any) -> dict[str, Any]:
-        """A network as `correction` reads it, whose ramps begin at zero."""
-        layers = []
-        for number, one in enumerate(layer for layer in network if hasattr(layer, "weight")):
-            weights, bias = (part.detach().numpy().astype(float) for part in (one.weight.T, one.bias))
-            bias = bias if number else bias - 0.5 * weights.sum(axis=0)
-            layers.append({"weights": _short(weights), "bias": _short(bias)})
-        return {"knots": self.knots, "layers": layers}
-
 
 class Problems:
     """Rows of plans as a rectangle, a line for each problem: places of rows, and which of them there are."""
@@ -260,4 +270,5 @@ def fit_of(rows: Rows | None, drawn: Rows) -> dict[str, Any]:
     known = drawn if rows is None else rows
     x, y, w = known.left_together(school.said([network], school.ramps(known.x)).numpy())
     beside = School(knots_of(x))
-    return {"network": school.told(network), "shared": beside.told(beside.shared(x, y, w))}
+    together = ramps_and_layers(beside.knots, beside.shared(x, y, w))
+    return {"network": ramps_and_layers(school.knots, network), "shared": together}

@@ -41,14 +41,13 @@ def test_the_features_of_a_fit_are_those_that_a_choice_asks_about(name: str, mon
     for kind, tables in asked:
         for c, around in tables[:3]:
             one = plans.estimate(kind, c, gemm, H200, around)
-            seconds = one.kernel + one.reduced
-            rows = np.flatnonzero(np.isfinite(seconds))[:40]
+            rows = np.flatnonzero(np.isfinite(one.launches))[:40]
             if fit_for(kind, gemm.dtype).network is None or not len(rows):
                 continue
-            of_table = plans.features(kind, one, rows, seconds[rows], H200, around.count)
+            of_table = plans.features(kind, one, rows, H200, around.count)
             alone = Columns({name: getattr(c[rows], name) for name in c.names})  # of no table that is kept
             other = plans.estimate(kind, alone, gemm, H200, around)
-            told = plans.features(kind, other, np.arange(len(rows)), seconds[rows], H200, around.count)
+            told = plans.features(kind, other, np.arange(len(rows)), H200, around.count)
             assert np.array_equal(of_table, told)
             seen.add(kind)
     assert seen

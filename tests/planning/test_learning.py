@@ -3,7 +3,6 @@ learned."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +92,18 @@ def test_a_choice_that_knows_what_estimates_lack_is_the_best_measured_plan() -> 
     assert not fit_choice.judged(data, plain).startswith("1.00")
 
 
-def test_a_kernel_behind_a_launch_that_packs_weighs_as_much_as_a_user_notices_of_it() -> None:
-    some = [one for one in fit_choice.measured("wgmma", [SWEEP]) if one.packing.packed][:20]
-    assert len(some) == 20
-    for one in some:
-        share = one.weights / replace(one, packing_us=0.0).weights
-        slower = np.log((1.001 * one.us + one.packing_us) / (one.us + one.packing_us)) / np.log(1.001)
-        assert np.all(share < 1) and share == pytest.approx(slower, abs=1e-3)
+def test_plans_of_one_problem_are_learned_beside_each_other_whatever_packs_before_them() -> None:
+    """Of each the whole time, as a user meets it."""
+    several = [one for one in fit_choice.measured("wgmma", [SWEEP]) if len(one.tables) > 1]
+    assert len(several) > 5
+    rows = {row["p"]: row for row in fit_choice.rows_of_sweep(SWEEP) if row.get("plans")}
+    for one in several:
+        told = fit_choice.rows_of_plans(one)
+        assert len(told.y) == len(told.x) == len(one.us) and len(told.about) == 1
+        assert np.exp(told.y) * one.seconds * 1e6 == pytest.approx(one.us)
+        assert sorted({us for *_, us in rows[one.name]["plans"]} & {*one.us.tolist()}) == sorted({*one.us.tolist()})
+        before = np.concatenate([np.broadcast_to(of.packing, len(of.columns)) for of in one.estimates])
+        assert (before > 0).any()
 
 
 # -- with PyTorch ------------------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ def test_what_is_written_says_what_was_learned(torch: Any) -> None:
     school = School(knots_of(ROWS.x))
     torch.manual_seed(3)
     network = school.network(5)
-    told = Network.from_json(school.told(network))
+    told = Network.from_json(networks.ramps_and_layers(school.knots, network))
     assert told.logarithms(ROWS.x) == pytest.approx(school.said([network], school.ramps(ROWS.x)).numpy(), abs=1e-3)
 
 

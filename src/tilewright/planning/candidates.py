@@ -31,7 +31,8 @@ from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.planning.cost.correction import FITTED_FOR
-from tilewright.planning.cost.promising import k_tile_work, tiles_along
+from tilewright.planning.cost.first_cut import k_tile_work
+from tilewright.planning.cost.promising import tiles_along
 from tilewright.planning.cost.wgmma_terms import boxes_across
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
@@ -191,10 +192,6 @@ and 128 x 128 take 0.95 to 0.96 of the time then, 64 x 128 0.99 to 1.02; 128 x 2
 8 warps, 1.02 to 1.09; with guards up to 1.44 (1536 x 5632 x 2048 and 384 x 4608 x 3584 among others, H100). Not as
 stream-K: where m or n has an edge and k is 3072 or more, 96 x 128 takes 1.25 of the time, in 12 of 12 (H200)."""
 
-_FLAT_GRID = 0.3
-"""Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
-H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4."""
-
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """Tiles that a problem fills and that keep the SMs busy. Ping-pong where tiles wait for SMs, and clusters both ways
@@ -213,7 +210,7 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 @cache
 def _core(core: Columns, products: int, across_bytes: tuple[int, int]) -> Columns:
     """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, and the time of a k tile of
-    all blocks of an SM as `promising` sees it. products: of pieces. across_bytes: of an element of A, and of B, that
+    all blocks of an SM as `first_cut` sees it. products: of pieces. across_bytes: of an element of A, and of B, that
     runs along m or n in memory; 0 where it runs along k."""
     kind, (a_bytes, b_bytes) = 2 * core.swap_ab + core.left_in_registers, across_bytes
     return core.with_columns(
@@ -296,21 +293,6 @@ def _always_early(c: Columns, gemm: Gemm) -> Any:
     if gemm.dtype not in FP8_FORMATS:
         return np.zeros(len(c), dtype=bool)
     return (c.persistent > 0) & (c.cluster_n > 1)
-
-
-def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
-    """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
-
-    def raster_rows(c: Columns) -> Any:
-        rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
-        return np.where((c.persistent > 0) | (rows <= _FLAT_GRID * columns), _MOST_ROWS, 1)
-
-    def early(c: Columns) -> Any:
-        room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
-        return 1 * np.where(c.persistent, starts_early(gemm, count) | _always_early(c, gemm), room)
-
-    options = {"raster_rows": Deferred(raster_rows), "dependent_launch": Deferred(early)}
-    return c.with_columns(**options, evict_first=_leaves_first(gemm, count))
 
 
 def with_simt_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:

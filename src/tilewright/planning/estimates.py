@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from math import inf
 
 from tilewright.device.spec import DeviceSpec
@@ -30,14 +32,13 @@ def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
 
 
 def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
-    """Plans with their estimated microseconds, best first."""
+    """Plans with their estimated microseconds, best first: of the likely kernels, then of all others."""
     gemm, stack, every = request.gemm, request.stack, request.promote_every
-    found = ranked(gemm, spec, request.alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
     count = 1 if stack is None else stack.count
     least_us = inf if request.unsplit or every or gemm.pieces else 1e6 * least_plan_seconds(gemm, spec, count)
     gemv: tuple[float, PlanConfig] | None = None
     told: set[PlanConfig] = set()
-    for time_us, config in found:
+    for time_us, config in chain(_ranked(request, spec), _ranked(request, spec, corrected=_OTHERS)):
         if least_us < time_us:  # before, GEMV kernels are not even looked at
             gemv, least_us = _gemv(request, spec), inf
         if gemv is not None and gemv[0] < time_us:
@@ -53,6 +54,16 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
         gemv = _gemv(request, spec)
     if gemv is not None:
         yield gemv
+
+
+_OTHERS = 4000
+"""Plans beyond the likely ones that are looked at where none of these can be taken."""
+
+
+def _ranked(request: Request, spec: DeviceSpec, corrected: int | None = None) -> Iterator[tuple[float, PlanConfig]]:
+    """The plans that `ranked` finds for a request, when they are asked for."""
+    each = partial(ranked, request.gemm, spec, request.alignment, keep_order=request.unsplit, stack=request.stack)
+    yield from each(promote_every=request.promote_every, corrected=corrected)
 
 
 def _gemv(request: Request, spec: DeviceSpec) -> tuple[float, PlanConfig] | None:

@@ -38,7 +38,7 @@ OTHER = Added("other_sum", None, F32)
 MOST_BUILT = 16
 """Kernels of two accumulators that are built, one after the other, until one can be."""
 
-_TRIED = 400
+_TRIED = 256
 """Plans of the product of twice the columns that are asked for halves."""
 
 
@@ -48,7 +48,8 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     wide = replace(gemm, n=2 * gemm.n, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     exposed_us = combining_us(wide, spec)
     found: dict[PlanConfig, float] = {}
-    for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
+    likely = ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack, corrected=_TRIED)
+    for time_us, config in islice(likely, _TRIED):
         half = _halved(config, gemm)
         if half is not None:
             hidden = isinstance(half.kernel, WgmmaConfig) and half.kernel.ping_pong

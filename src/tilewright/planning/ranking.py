@@ -33,14 +33,14 @@ from tilewright.planning.candidates import (
     other_options,
     promoted,
     table_of,
-    with_options,
     with_simt_options,
 )
 from tilewright.planning.cost.correction import FITTED_FOR, fit_for
+from tilewright.planning.cost.first_cut import likely
 from tilewright.planning.cost.gemv import gemv_plan_seconds
 from tilewright.planning.cost.groups import several_seconds
 from tilewright.planning.cost.launches import Around, moving, packing_seconds
-from tilewright.planning.cost.plans import least_of, plan_seconds
+from tilewright.planning.cost.plans import plan_seconds
 from tilewright.planning.cost.promising import promising
 from tilewright.planning.cost.warp_terms import least_seconds
 from tilewright.planning.cost.wgmma_terms import class_of, reads_pieces
@@ -73,9 +73,6 @@ reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112
 _SKINNY, _SMALL_TRANSPOSED = 128, 4
 """Where tf32 operands are transposed on their way: the least of m, n and k up to which mma.sync may be faster than
 wgmma, and times of small problems."""
-
-_FINALISTS = 128
-"""Kernels of wgmma whose options are all priced."""
 
 _NEAR = 1.1
 """Times of the time of memory, up to which no other family is faster."""
@@ -197,58 +194,100 @@ def ranked(
     cluster_k: tuple[int, ...] | None = None,
     corrected: int | None = None,
 ) -> Ranking:
-    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
-    promote_every: of kernels that promote their accumulators; 0 for others. cluster_k: sizes of clusters that share the
-    sum over k; None: `CLUSTERS_ALONG_K` where estimates know them. corrected: plans whose estimates measurements
-    correct; None: as many as a choice needs."""
+    """Plans of GEMM kernels, best first: of kernels of wgmma those of the most likely ones, with every option.
+
+    keep_order: no split-K. stack: where the problem is one of a batch. promote_every: of kernels that promote their
+    accumulators; 0 for others. cluster_k: sizes of clusters that share the sum over k; None: `CLUSTERS_ALONG_K` where
+    estimates know them. corrected: kernels that are looked at, and plans whose estimates measurements correct; None: as
+    many as a choice needs.
+    """
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
+    around_it = partial(proposed, keep_order=keep_order, stack=stack, promote_every=promote_every, cluster_k=cluster_k)
     for kind in families(gemm, spec):
-        if tables and not _may_be_worth_warps(tables, gemm, spec, loads_bytes, count):
+        if tables and not _may_be_worth_warps(tables, gemm, spec, min(alignment.a, alignment.b, TMA_BYTES), count):
             break
-        found = {kind: table_of(kind, gemm, spec, count)}
-        table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
-        if table is None:
+        # Behind a launch that packs, kernels of wgmma are as fast as others.
+        found = around_it(kind, gemm, spec, alignment, as_they_lie=bool(tables))
+        if found is None:
             continue
-        ways = packings_for(kind, gemm, alignment, stack)
-        if kind == "simt" and len(ways) > 1:
-            ways = [way for way in ways if _may_pay(way, gemm, spec, count)]
-        elif tables:  # behind a launch that packs, kernels of wgmma are as fast: `_MMA_BEHIND_PACKING`
-            ways = [way for way in ways if not way.packed] or ways
-        if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
-            table = table[_that_read(table, ways[0], gemm)]
-        whole = keep_order or stack is not None
-        most = None if whole else most_parts(kind, table, gemm, spec)
-        sources = [table if most is None else with_split_k(kind, table, most, gemm, spec)]
-        fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).network is not None
-        swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
-        known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
-        proposed = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
-        sizes = (proposed if known else ()) if cluster_k is None else cluster_k
-        sources += [] if whole else _in_clusters_along_k(kind, table, ways, gemm, spec, sizes, most)
-        sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
         if kind == "wgmma":
-            sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
-        sources = [rows for rows in sources if len(rows)]
-        if not sources:
-            continue
-        joint = reduce(Columns.beside, sources)
-        if spec.compute_capability == FITTED_FOR or kind == "wgmma":
-            ends = [len(joint)] if kind == "simt" else list(accumulate(map(len, sources)))
+            likely_ones = (
+                (c[likely(c, behind_packing(gemm, kind, way), spec, count, corrected)], way)
+                for c, way in behind_each(found, gemm)
+            )
+            behind = [(other_options(c, gemm, count), way) for c, way in likely_ones]
+        else:
             within = inf if keep_order else _best_alone(tables)
-            kept = promising(kind, joint, ends, gemm, spec, loads_bytes, count, within)
-            if not len(kept):
-                continue
-            joint = joint[kept]
-        if kind == "wgmma":
-            joint = with_options(joint, gemm, spec, count)
-        elif kind == "simt" and spec.compute_capability == FITTED_FOR:
-            joint = with_simt_options(joint, gemm, spec, count)
-        behind = _behind_each(kind, joint, ways, gemm)
-        price = _with_every_option if kind == "wgmma" else partial(_priced, kind)
-        tables += price(behind, gemm, spec, alignment, count, corrected=corrected)
+            kernels = _promising(kind, found, gemm, spec, alignment, count, within)
+            behind = [(kernels, way) for way in found.ways]
+        tables += _priced(kind, behind, gemm, spec, alignment, count, corrected=corrected)
     return Ranking(tables)
+
+
+class Proposed(NamedTuple):
+    """Kernels of a family, alone and with every count of split-K, that come into question for a problem. ends: of the
+    tables that they are of, one behind the other. ways: to pack before them."""
+
+    kernels: Columns
+    ends: Sequence[int]
+    ways: Sequence[Packing]
+
+
+def proposed(
+    kind: str,
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    *,
+    keep_order: bool = False,
+    stack: Stack | None = None,
+    promote_every: int = 0,
+    cluster_k: tuple[int, ...] | None = None,
+    as_they_lie: bool = False,
+) -> Proposed | None:
+    """What `ranked` chooses from, of one family; None where there is nothing. as_they_lie: without packing, where that
+    is possible."""
+    count = 1 if stack is None else stack.count
+    found = {kind: table_of(kind, gemm, spec, count)}
+    table = (promoted(found, promote_every, gemm) if promote_every else found).get(kind)
+    if table is None:
+        return None
+    ways = packings_for(kind, gemm, alignment, stack)
+    if kind == "simt" and len(ways) > 1:
+        ways = [way for way in ways if _may_pay(way, gemm, spec, count)]
+    elif as_they_lie:
+        ways = [way for way in ways if not way.packed] or ways
+    if len(ways) == 1 and kind == "wgmma" and not reads_orders(gemm):
+        table = table[_that_read(table, ways[0], gemm)]
+    whole = keep_order or stack is not None
+    most = None if whole else most_parts(kind, table, gemm, spec)
+    sources = [table if most is None else with_split_k(kind, table, most, gemm, spec)]
+    fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).network is not None
+    swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
+    known = fitted_here and swept and (gemm.pieces is None or reads_pieces(gemm, spec))
+    sizes = CLUSTERS_ALONG_K if gemm.pieces is None else CLUSTERS_OF_PIECES
+    sizes = (sizes if known else ()) if cluster_k is None else cluster_k
+    sources += [] if whole else _in_clusters_along_k(kind, table, ways, gemm, spec, sizes, most)
+    sources += streaming_k(table, gemm, spec) if kind == "simt" and known and not whole else []
+    if kind == "wgmma":
+        sources = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
+    sources = [rows for rows in sources if len(rows)]
+    if not sources:
+        return None
+    return Proposed(reduce(Columns.beside, sources), list(accumulate(map(len, sources))), ways)
+
+
+def _promising(
+    kind: str, found: Proposed, gemm: Gemm, spec: DeviceSpec, alignment: Alignment, count: int, within: float
+) -> Columns:
+    """The kernels of warps that are priced. within: seconds of the best plan of another family."""
+    if spec.compute_capability != FITTED_FOR:
+        return found.kernels
+    ends = found.ends[-1:] if kind == "simt" else found.ends
+    loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
+    kernels = found.kernels[promising(kind, found.kernels, ends, gemm, spec, loads_bytes, count, within)]
+    return with_simt_options(kernels, gemm, spec, count) if kind == "simt" else kernels
 
 
 def _in_clusters_along_k(
@@ -313,45 +352,17 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
-def _behind_each(kind: str, c: Columns, ways: Sequence[Packing], gemm: Gemm) -> list[tuple[Columns, Packing]]:
-    """Kernels of one family behind each packing: those that read the operands as they lie then."""
-    if len(ways) == 1 or kind != "wgmma" or reads_orders(gemm):
-        return [(c, way) for way in ways]
-    return [(c[_that_read(c, way, gemm)], way) for way in ways]
+def behind_each(found: Proposed, gemm: Gemm) -> list[tuple[Columns, Packing]]:
+    """Kernels of wgmma behind each packing: those that read the operands as they lie then."""
+    if len(found.ways) == 1 or reads_orders(gemm):
+        return [(found.kernels, way) for way in found.ways]
+    return [(found.kernels[_that_read(found.kernels, way, gemm)], way) for way in found.ways]
 
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:
     """Places of the wgmma kernels that read the operands as they lie behind a packing."""
     read = behind_packing(gemm, "wgmma", way)
     return np.flatnonzero(c.fact(("reads", read.a, read.b), lambda kept: wgmma.reads(kept, read)))
-
-
-def _with_every_option(
-    found: Sequence[tuple[Columns, Packing]],
-    gemm: Gemm,
-    spec: DeviceSpec,
-    alignment: Alignment,
-    count: int,
-    *,
-    corrected: int | None,
-) -> list[Priced]:
-    """Kernels of wgmma behind packings: the best by the terms with every option, then all as they are, behind these.
-    Without dependent launch they are told apart, where nobody asks for corrected estimates of all: what it saves of a
-    short kernel is known to the network, and the terms say the opposite of some."""
-    found = [(rows, way) for rows, way in found if len(rows)]
-    alone = [(rows.with_columns(dependent_launch=np.zeros(len(rows))), way) for rows, way in found]
-    priced = partial(_priced, "wgmma", gemm=gemm, spec=spec, alignment=alignment, count=count)
-    plain = priced(found, corrected=corrected) if corrected else priced(alone, corrected=0)
-    best = least_of([one.seconds for one in plain], _FINALISTS) if plain else []
-    options = [
-        (other_options(rows[at], gemm, count), way) for (rows, way), at in zip(found, best, strict=True) if len(at)
-    ]
-    told = priced(options, corrected=corrected)
-    if corrected is not None:
-        return [*told, *plain]
-    slowest = max((of.seconds.max(initial=0.0, where=np.isfinite(of.seconds)) for of in told), default=0.0)
-    behind = (np.maximum(one.seconds, slowest) for one in plain)
-    return [*told, *(Priced("wgmma", rows, way, us) for (rows, way), us in zip(found, behind, strict=True))]
 
 
 def whole_space(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,13 +54,17 @@ class Network:
 
     def logarithms(self, features: Any) -> Any:
         """Of measured over estimated time of each plan. features: (plans, features)."""
+        return self.said(features)[:, 0].round(_DECIMALS)
+
+    def said(self, features: Any) -> Any:
+        """What the last layer gives, (plans, outputs). features: (plans, features)."""
         values = self.ramps(features)
         for number, (weights, bias) in enumerate(self.layers):
             if number:
                 values = silu(values)
             values = values @ weights
             values += bias
-        return values[:, 0].round(_DECIMALS)
+        return values
 
 
 def ramps_of(knots: Sequence[Sequence[float]]) -> list[tuple[int, float, float]]:
@@ -91,13 +95,22 @@ def stacked(features: Sequence[Any], plans: int) -> Any:
     return found
 
 
+class FirstCut(NamedTuple):
+    """Networks that know a kernel, and a problem: of `first_cut`."""
+
+    kernel: Network
+    problem: Network
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was fitted: constants by name, a network of what tells plans of a problem apart, one of what they share."""
+    """What was fitted: constants by name, a network of what tells plans of a problem apart, one of what they share; and
+    of wgmma those that say which kernels are worth an estimate."""
 
     constants: dict[str, float]
     network: Network | None = None
     shared: Network | None = None
+    first: FirstCut | None = None
 
 
 def fit_for(kind: str, dtype: DType) -> Fit:
@@ -117,5 +130,7 @@ def fitted(kind: str) -> Fit:
     if not file.is_file():
         return Fit({})
     told = json.loads(file.read_text(encoding="utf-8"))
-    networks = (told.get(name) for name in ("network", "shared"))
-    return Fit(told["constants"], *(None if one is None else Network.from_json(one) for one in networks))
+    names = ("network", "shared", "kernel", "problem")
+    network, shared, kernel, problem = (Network.from_json(told[name]) if name in told else None for name in names)
+    first = None if kernel is None or problem is None else FirstCut(kernel, problem)
+    return Fit(told["constants"], network, shared, first)

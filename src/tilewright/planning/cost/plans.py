@@ -33,7 +33,7 @@ from tilewright.planning.cost.narrow_copies import loops_fit_caches
 from tilewright.planning.cost.simt_features import Busiest
 from tilewright.planning.cost.warp_terms import kernels_timed
 from tilewright.planning.cost.wgmma_terms import class_of
-from tilewright.planning.packing import TMA_BYTES, behind_packing
+from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -50,11 +50,13 @@ fresh problems are estimated to take 0.01 % more by 1.35, 0.03 % by 1.25."""
 
 class Estimate(NamedTuple):
     """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
-    C from a workspace, of the host for further launches. read: the problem behind the packing. timed: what those of
-    wgmma are made of, and of kernels of warps what the busiest SM does."""
+    C from a workspace, of the host for further launches. read: the problem behind the packing. packs: whether A, and B;
+    how many it transposes; whether it fills up tiles. timed: what those of wgmma are made of, and of kernels of warps
+    what the busiest SM does."""
 
     columns: Columns
     read: Gemm
+    packs: tuple[bool, bool, int, bool]
     sizes: Sizes
     packing: Any
     kernel: Any
@@ -63,8 +65,18 @@ class Estimate(NamedTuple):
     timed: Any
 
     @property
+    def own(self) -> Any:
+        """Of the kernel and what takes C from a workspace."""
+        return self.kernel + self.reduced
+
+    @property
+    def launches(self) -> Any:
+        """Of all launches, without the host: what sweeps measure."""
+        return self.packing + self.own
+
+    @property
     def total(self) -> Any:
-        return self.packing + self.kernel + self.reduced + self.more
+        return self.launches + self.more
 
 
 def plan_seconds(
@@ -85,7 +97,7 @@ def plan_seconds(
     most, within = (CORRECTED[kind], CLOSE.get(kind, inf)) if corrected is None else (corrected, inf)
     if network is None or not found or not most:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, network, tables[0][1].count, (most, within))
+    return _as_measured(kind, found, gemm, spec, network, tables[0][1].count, (most, within))
 
 
 def estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
@@ -107,31 +119,35 @@ def estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around
     parts = c.split_k > 1
     reduced = finishing_seconds(c, sizes, gemm, spec)
     more = parts * MORE_LAUNCHES_SECONDS
-    return Estimate(c, read, sizes, before, kernel, reduced, more, timed)
+    return Estimate(c, read, _packs(packing, gemm, read), sizes, before, kernel, reduced, more, timed)
+
+
+def _packs(way: Packing, gemm: Gemm, read: Gemm) -> tuple[bool, bool, int, bool]:
+    transposes = sum(read.operand(name).order is not gemm.operand(name).order for name in ("A", "B"))
+    return "A" in way.packed, "B" in way.packed, transposes, way.tile_multiples
 
 
 def _as_measured(
-    kind: str, found: Sequence[Estimate], spec: DeviceSpec, network: Network, count: int, best: tuple[int, float]
+    kind: str,
+    found: Sequence[Estimate],
+    gemm: Gemm,
+    spec: DeviceSpec,
+    network: Network,
+    count: int,
+    best: tuple[int, float],
 ) -> list[Any]:
-    """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans. best:
-    how many, and times of the least that they take at most."""
-    terms = [one.kernel + one.reduced for one in found]
-    chosen = least_of([one.packing + of for one, of in zip(found, terms, strict=True)], *best)
-    asked = [
-        features(kind, one, rows, of[rows], spec, count)
-        for one, of, rows in zip(found, terms, chosen, strict=True)
-        if len(rows)
-    ]
+    """The seconds of plans. `correction` corrects those of all launches together, of the best plans. best: how many,
+    and times of the least that they take at most."""
+    terms = [one.launches for one in found]
+    chosen = least_of(terms, *best)
+    asked = [features(kind, one, rows, spec, count) for one, rows in zip(found, chosen, strict=True) if len(rows)]
     if not asked:
         return [one.total for one in found]
-    factors = np.exp(network.logarithms(np.concatenate(asked)))
+    factors = np.exp(network.logarithms(np.concatenate(asked))) * shared_factor(kind, gemm, count)
     totals, end = [], 0
     for one, of, rows in zip(found, terms, chosen, strict=True):
-        factor = factors[end : end + len(rows)] * shared_factor(kind, one.read, count)
-        if kind == "mma" and np.any(one.packing):
-            factor = factor * _MMA_BEHIND_PACKING
-        total = one.packing + one.more + of
-        total[rows] += of[rows] * (factor - 1)
+        total = one.more + of
+        total[rows] += of[rows] * (factors[end : end + len(rows)] - 1)
         totals.append(total)
         end += len(rows)
     slowest = max(total[rows].max(initial=0.0) for total, rows in zip(totals, chosen, strict=True))
@@ -155,40 +171,36 @@ def least_of(seconds: Sequence[Any], most: int, within: float = inf) -> list[Any
     return [rows - start for rows, start in zip(np.split(best, best.searchsorted(starts[1:-1])), starts, strict=False)]
 
 
-_MMA_BEHIND_PACKING = 1.18
-"""Times that kernels of mma.sync, which do not start under the launch that packs, take of what they take alone: 1.02 to
-1.42 in 29 problems of three sweeps, 1.18 in the mean; those of wgmma 1.00."""
-
-
 @lru_cache(maxsize=64)
-def shared_factor(kind: str, read: Gemm, count: int = 1) -> float:
-    """What the times of all kernels of a family are multiplied by for a problem, which is asked for several times in a
-    choice."""
-    network = fit_for(kind, read.dtype).shared
-    return 1.0 if network is None else float(np.exp(network.logarithms(problem_features(read, count))[0]))
+def shared_factor(kind: str, gemm: Gemm, count: int = 1) -> float:
+    """What the times of all plans of a family are multiplied by for a problem, which several choices may ask for."""
+    network = fit_for(kind, gemm.dtype).shared
+    return 1.0 if network is None else float(np.exp(network.logarithms(problem_features(gemm, count))[0]))
 
 
-def problem_features(read: Gemm, count: int = 1) -> Any:
+def problem_features(gemm: Gemm, count: int = 1) -> Any:
     """What the network is asked that knows a problem alone, (1, features)."""
-    moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
-    sizes = (log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
-    return np.array([[*sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read), log2(count)]], dtype=float)
+    moved_bytes = count * ((gemm.m * gemm.k + gemm.n * gemm.k) * gemm.dtype.bytes + gemm.m * gemm.n * gemm.out.bytes)
+    sizes = (log2(max(1, size)) for size in (gemm.m, gemm.n, gemm.k, count * gemm.flops, moved_bytes))
+    return np.array([[*sizes, gemm.dtype.bytes, gemm.out.bytes, *_how_operands_lie(gemm), log2(count)]], dtype=float)
 
 
-def features(kind: str, one: Estimate, rows: Any, seconds: Any, spec: DeviceSpec, count: int) -> Any:
+def features(kind: str, one: Estimate, rows: Any, spec: DeviceSpec, count: int) -> Any:
     """What the network of a family is asked about some plans of a table, (plans, features): first what no size of a
-    problem changes, which a table keeps. seconds: of each, as the terms say, with what is behind the kernel. count: of
-    a batch."""
+    problem changes, which a table keeps. count: of a batch."""
     c, read = one.columns[rows], one.read
+    packing, reduced, seconds = (
+        np.broadcast_to(of, len(one.columns))[rows] for of in (one.packing, one.reduced, one.own)
+    )
     key: tuple[Hashable, ...]
     of_class: Callable[[Columns, Gemm, DeviceSpec], tuple[Any, ...]]
     if kind == "wgmma":
         of_class, key = wgmma_features.class_features, ("features", class_of(read), spec)
-        packing = np.broadcast_to(one.packing, len(one.columns))[rows]
         sized = wgmma_features.sized_features(c, read, spec, one.timed.at(rows), seconds, packing, count)
+        sized = *sized, *one.packs
     else:
         of_class, key = partial(_class_features, kind), ("features", (read.dtype, read.out), spec)
-        each = one.timed.at(rows), seconds, np.broadcast_to(one.reduced, len(one.columns))[rows]
+        each = one.timed.at(rows), seconds, reduced, packing
         sized = _sized_features(kind, c, read, spec, one.sizes.at(rows), each, count)
     known = c.fact(key, lambda kept: stacked(of_class(kept, read, spec), len(kept)))
     return np.concatenate([known, stacked(sized, len(c))], axis=1)
@@ -220,11 +232,12 @@ def _sized_features(
     gemm: Gemm,
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
-    each: tuple[Busiest, Any, Any],
+    each: tuple[Busiest, Any, Any, Any],
     count: int,
 ) -> tuple[Any, ...]:
-    """The others. each: what the busiest SM does, seconds, and those behind the kernel."""
-    busiest, seconds, finishing = each
+    """The others. each: what the busiest SM does, seconds, those behind the kernel among them, and of the launch that
+    packs."""
+    busiest, seconds, finishing, packing = each
     lie = _how_operands_lie(gemm)
     if kind == "simt":
         return simt_features.sized_features(c, gemm, lie, spec, sizes, busiest, seconds, finishing, count)
@@ -252,6 +265,7 @@ def _sized_features(
         *(busiest.most, busiest.together, np.minimum(busiest.steps, _MOST_STEPS)),
         *_shares_of_time(busiest, seconds, finishing, 1e6 * spec.tensor_clock_mhz),
         blocks / (spec.sm_count * np.ceil(blocks / spec.sm_count)),
+        packing / (packing + seconds),
     )
 
 

@@ -1,5 +1,5 @@
-"""Which kernels of a table are priced at all: those whose busiest SM has little more work than that of the best. A few
-operations on columns, where the terms take many."""
+"""Which kernels of warps are priced at all: those whose busiest SM has little more work than that of the best. A few
+operations on columns, where the terms take many. Of wgmma: `first_cut`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,12 @@ import numpy as np
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels import wgmma
-from tilewright.kernels.columns import Column, Columns
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
+from tilewright.kernels.columns import Columns
 from tilewright.model.time import DRAM_SHARE
 from tilewright.planning.cost.block_clocks import blocks_per_sm, busiest_clocks
 from tilewright.planning.cost.exchange import filled_sms, shared_out, streams_k
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
-
-_LEAST_WORK = 40
-"""Elements of C whose products take as long as the arrival of a row of A or a column of B."""
-
-_WORK_OF_A_BYTE = 1 / 75
-"""Elements of C whose products take as long as a byte of memory, with all SMs asking."""
-
-_OTHER_WORK = 80_000
-"""Elements of C whose products take as long as start, prologue and epilogue of a block."""
-
-_MOST_WORK = 1.35
-"""Times of the least work of the busiest SM, above which kernels are not looked at closely. With 1.2 the estimates of
-some choices are 1.27 and 1.34 times as long (824x1344x4624 TN, 2616x312x3736 NN)."""
 
 
 def promising(
@@ -46,23 +32,19 @@ def promising(
     count: int = 1,
     within: float = inf,
 ) -> Any:
-    """Places of kernels, with split-K, whose busiest SM has little more work than that of the best of their table.
-    ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of. within: seconds of the
-    best plan of another family; kernels of warps whose k steps alone take as long are left out."""
-    possible: Any = True
-    if kind == "wgmma":
-        (work, whole), most = _work_of_wgmma(c, gemm, spec, count), _MOST_WORK
-    else:
-        bare, work, whole = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count)
-        possible, most = bare < within * 1e6 * spec.boost_clock_mhz, _MOST_CLOCKS
-        if not possible.any():
-            return np.zeros(0, dtype=np.int64)
+    """Places of kernels of warps, with split-K, whose busiest SM has little more work than that of the best of their
+    table. ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of. within: seconds of
+    the best plan of another family; kernels whose k steps alone take as long are left out."""
+    bare, work, whole = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count)
+    possible = bare < within * 1e6 * spec.boost_clock_mhz
+    if not possible.any():
+        return np.zeros(0, dtype=np.int64)
     kept = np.empty(len(c), dtype=bool)
     for start, end in pairwise((0, *ends)):
         mine, alone = work[start:end], whole[start:end]
         # Without split-K too: a call may have no workspace, or one order of summation.
         least = np.where(alone, mine.min(where=alone, initial=np.inf), mine.min())
-        kept[start:end] = mine <= most * least
+        kept[start:end] = mine <= _MOST_CLOCKS * least
     return (kept & possible).nonzero()[0]
 
 
@@ -92,26 +74,6 @@ another plan, and a choice takes as long."""
 
 _START_CLOCKS = 5000
 """Of a launch, and of the first and the last of a block."""
-
-
-def _work_of_wgmma(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> tuple[Any, Any]:
-    """Work of the busiest SM, and which kernels have no split-K."""
-    split = c.split_k
-    parts = split * c.cluster_k
-    blocks = c.tiles * parts * count
-    whole = split == 1
-    steps = tiles_along(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), parts)
-    work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.k_tile_work * steps
-    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (2.0 - whole)
-    if count > 1:  # blocks of a batch whose sums are short begin and end too often, if each has one tile
-        many = (c.persistent > 0) | (blocks <= spec.sm_count * c.per_sm)
-        work = np.where(many | (not many.any()), work, np.inf)
-    return work, whole
-
-
-def k_tile_work(core: Columns, products: int) -> Column:
-    """Work of a k tile of all blocks of an SM, of kernels of wgmma. products: of pieces."""
-    return core.per_sm * np.maximum(products * core.m * core.n, 1.0 * core.pieces * _LEAST_WORK * (core.m + core.n))
 
 
 _TILE_SIZES: Any = np.maximum(1, np.arange(2 * wgmma.MAX_COLUMNS + 1))

@@ -1,0 +1,185 @@
+"""Teaches which kernels of wgmma are worth an estimate, and writes it into `wgmma_fit.json` or `wgmma_fp8_fit.json`.
+
+    pip install torch
+    python benchmarks/fit_first_cut.py wgmma [--drawn N] [--check]
+
+Two networks (`planning.cost.first_cut`) learn to order kernels of drawn problems as the whole estimate does, each
+kernel with its best options. So they follow each new fit of `fit_choice.py`, and need no times of a GPU. --check: how
+much longer the best of the first so many kernels is estimated to take than the best of all, in a tenth of the problems,
+which they were not taught; nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from fit_choice import DEVICES, FAMILY, OUT, count_of, drawn_problem, write
+from named_problems import problem_named, request_of
+from networks import knots_of, ramps_and_layers, ramps_around_zero
+
+from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
+from tilewright.planning.assembly import multiplied_on
+from tilewright.planning.candidates import other_options
+from tilewright.planning.cost import first_cut, plans
+from tilewright.planning.cost.correction import fit_for
+from tilewright.planning.cost.launches import Around
+from tilewright.planning.packing import behind_packing
+from tilewright.planning.ranking import behind_each, proposed
+
+FITS = tuple(fit for fit, kind in FAMILY.items() if kind == "wgmma")
+
+_LEAST_WORK, _OTHERS = 300, 200
+"""Kernels of a drawn problem: so many of the least work, and others of those that networks are asked about."""
+
+_NUMBERS = 16
+"""That a kernel is known by: with 24 it is as good, with 12 too."""
+
+_UNITS = 64
+_EPOCHS, _PROBLEMS, _RATE, _DECAY = 16, 24, 5e-3, 1e-3
+
+_SHARPNESS = 0.04
+"""Of logarithms of times, in which kernels differ that a list tells apart. By the distance of each time instead, 32
+kernels lose 0.25 % of the estimate in the place of 0.09."""
+
+_JUDGED = (16, 32, 48, 64, 96)
+
+
+class Drawn(NamedTuple):
+    """Kernels behind one packing of a problem. about: (1, features). kernels, sized: (kernels, features). us: by the
+    whole estimate, with the best options."""
+
+    about: Any
+    kernels: Any
+    sized: Any
+    us: Any
+
+
+def drawn(fit: str, count: int, seed: int) -> list[Drawn]:
+    """Kernels of drawn problems, as far as there is a choice between them."""
+    rng, found = random.Random(seed), list[Drawn]()
+    for number in range(count):
+        problem, spec = drawn_problem(fit, rng), device(DEVICES[number % len(DEVICES)])
+        found += [one for one in of_problem(problem, spec, rng) if len(one.us) > _JUDGED[0]]
+    return found
+
+
+def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Drawn]:
+    """Some kernels of a problem, behind each packing."""
+    request = request_of(problem_named(name))
+    gemm, lie, count = multiplied_on(spec, request.gemm), request.alignment, count_of(request)
+    found = proposed("wgmma", gemm, spec, lie, stack=request.stack, promote_every=request.promote_every)
+    network = fit_for("wgmma", gemm.dtype).network
+    if found is None or network is None:
+        return
+    for c, way in behind_each(found, gemm):
+        work = first_cut.work_of(c, gemm, spec, count)
+        order = np.argsort(work, kind="stable")[: int(np.isfinite(work).sum())][: first_cut.LITTLE_WORK]
+        others = order[_LEAST_WORK:].tolist()
+        at = np.sort([*order[:_LEAST_WORK].tolist(), *rng.sample(others, min(_OTHERS, len(others)))]).astype(np.int64)
+        options = other_options(c[at].with_columns(place=np.arange(len(at))), gemm, count)
+        estimate = plans.estimate("wgmma", options, gemm, spec, Around(way, lie.a, lie.b, lie.c, count))
+        (finite,) = np.isfinite(estimate.launches).nonzero()
+        if not len(finite):
+            continue
+        x = plans.features("wgmma", estimate, finite, spec, count)
+        us = np.full(len(at), np.inf)
+        np.minimum.at(us, options.place[finite], 1e6 * estimate.launches[finite] * np.exp(network.logarithms(x)))
+        runs = np.isfinite(us)
+        some = c[at[runs]]
+        read = behind_packing(gemm, "wgmma", way)
+        sized = first_cut.sized_features(c, at[runs], work[at[runs]], read, spec, count)
+        told = first_cut.about(read, spec, count), first_cut.kernel_features(some), sized
+        yield Drawn(*(one.astype(np.float32) for one in told), us[runs])
+
+
+class Lesson:
+    """Networks over kernels and problems, and what they are taught."""
+
+    def __init__(self, data: Sequence[Drawn]) -> None:
+        import torch
+
+        self.torch = torch
+        self.about_knots = knots_of(np.concatenate([one.about for one in data]))
+        self.kernel_knots = knots_of(np.concatenate([one.kernels for one in data[::7]]))
+        self.about = torch.tensor(ramps_around_zero(self.about_knots, np.concatenate([one.about for one in data])))
+        self.kernels = [torch.tensor(ramps_around_zero(self.kernel_knots, one.kernels)) for one in data]
+        self.sized = [torch.tensor(one.sized) for one in data]
+        self.y = [torch.tensor(np.log(one.us / one.us.min()).astype(np.float32)) for one in data]
+        numbers = self.sized[0].shape[1]
+        torch.manual_seed(0)
+        self.problem = self._network(self.about.shape[1], _NUMBERS + numbers)
+        self.kernel = self._network(self.kernels[0].shape[1], _NUMBERS)
+
+    def _network(self, inputs: int, outputs: int) -> Any:
+        nn = self.torch.nn
+        return nn.Sequential(nn.Linear(inputs, _UNITS), nn.SiLU(), nn.Linear(_UNITS, outputs))
+
+    def said(self, numbers: Sequence[int]) -> list[Any]:
+        """Logarithms of the times of each problem's kernels, beside each other."""
+        ends = np.cumsum([len(self.y[number]) for number in numbers])[:-1].tolist()
+        known = self.kernel(self.torch.cat([self.kernels[number] for number in numbers])).tensor_split(ends)
+        found = []
+        for number, matters, mine in zip(numbers, self.problem(self.about[list(numbers)]), known, strict=True):
+            sized = self.sized[number]
+            found.append(sized[:, 0] + sized @ matters[_NUMBERS:] + mine @ matters[:_NUMBERS])
+        return found
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """The order of kernels of some problems."""
+        torch, rng = self.torch, np.random.default_rng(0)
+        by = torch.optim.AdamW([*self.problem.parameters(), *self.kernel.parameters()], lr=_RATE, weight_decay=_DECAY)
+        steps = _EPOCHS * -(-len(numbers) // _PROBLEMS)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(by, _RATE, total_steps=steps, pct_start=0.1)
+        for _ in range(steps):
+            some = rng.choice(numbers, _PROBLEMS, replace=False).tolist()
+            each = [self._apart(said, self.y[number]) for number, said in zip(some, self.said(some), strict=True)]
+            by.zero_grad()
+            (sum(each) / _PROBLEMS).backward()
+            by.step()
+            schedule.step()
+
+    def _apart(self, said: Any, y: Any) -> Any:
+        """How far two orders of kernels are apart, above all of the fastest."""
+        torch = self.torch
+        return -(torch.softmax(-y / _SHARPNESS, 0) * torch.log_softmax(-said / _SHARPNESS, 0)).sum()
+
+    def judged(self, numbers: Sequence[int]) -> str:
+        """What the best of the first so many kernels takes, beside the best of all."""
+        losses = []
+        with self.torch.no_grad():
+            for number in numbers:
+                y = self.y[number][self.said([number])[0].argsort()]
+                losses.append([float(y[:most].min()) for most in _JUDGED])
+        each = zip(_JUDGED, np.exp(np.mean(losses, axis=0)), np.exp(np.quantile(losses, 0.99, axis=0)), strict=True)
+        return "; ".join(f"{most} kernels {mean:.4f} (99 of 100 {worst:.3f})" for most, mean, worst in each)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fit", choices=FITS)
+    parser.add_argument("--drawn", type=int, default=9000, help="problems whose kernels teach")
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    data = drawn(asked.fit, asked.drawn, seed=2)
+    print(f"{len(data)} lists, {sum(len(one.us) for one in data)} kernels", flush=True)
+    lesson = Lesson(data)
+    judges = range(0, len(data), 10) if asked.check else range(0)
+    lesson.learn([number for number in range(len(data)) if number not in judges])
+    if asked.check:
+        print(lesson.judged(judges))
+        return
+    file = OUT / f"{asked.fit}_fit.json"
+    told = json.loads(file.read_text(encoding="utf-8"))
+    told["kernel"] = ramps_and_layers(lesson.kernel_knots, lesson.kernel)
+    told["problem"] = ramps_and_layers(lesson.about_knots, lesson.problem)
+    write(file, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.planning.assembly import multiplied_on
 from tilewright.planning.candidates import other_options
+from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost import first_cut, plans
 from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.launches import Around
@@ -34,8 +35,8 @@ from tilewright.planning.ranking import behind_each, proposed
 
 FITS = tuple(fit for fit, kind in FAMILY.items() if kind == "wgmma")
 
-_LEAST_WORK, _OTHERS = 300, 200
-"""Kernels of a drawn problem: so many of the least work, and others of those that networks are asked about."""
+_LEAST_WORK, _OTHERS, _CLUSTERED = 160, 80, 360
+"""Kernels of a drawn problem: so many of the least work, of the others, and of all of these in clusters."""
 
 _NUMBERS = 16
 """That a kernel is known by: with 24 it is as good, with 12 too."""
@@ -77,11 +78,16 @@ def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Draw
     network = fit_for("wgmma", gemm.dtype).network
     if found is None or network is None:
         return
-    for c, way in behind_each(found, gemm):
+    for alone, way in behind_each(found, gemm):
+        work = first_cut.work_of(alone, gemm, spec, count)
+        order = np.argsort(work, kind="stable")[: int(np.isfinite(work).sum())].tolist()
+        least, others = order[:_LEAST_WORK], order[_LEAST_WORK:]
+        some = sorted([*least, *rng.sample(others, min(_OTHERS, len(others)))])
+        c = in_clusters(alone[np.array(some, dtype=np.int64)], gemm, spec, count)
+        clustered = np.flatnonzero(c.cluster_m * c.cluster_n > 1).tolist()
+        left_out = rng.sample(clustered, max(0, len(clustered) - _CLUSTERED))
+        at = np.delete(np.arange(len(c)), np.array(left_out, dtype=np.int64))
         work = first_cut.work_of(c, gemm, spec, count)
-        order = np.argsort(work, kind="stable")[: int(np.isfinite(work).sum())][: first_cut.LITTLE_WORK]
-        others = order[_LEAST_WORK:].tolist()
-        at = np.sort([*order[:_LEAST_WORK].tolist(), *rng.sample(others, min(_OTHERS, len(others)))]).astype(np.int64)
         options = other_options(c[at].with_columns(place=np.arange(len(at))), gemm, count)
         estimate = plans.estimate("wgmma", options, gemm, spec, Around(way, lie.a, lie.b, lie.c, count))
         (finite,) = np.isfinite(estimate.launches).nonzero()
@@ -93,7 +99,7 @@ def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Draw
         runs = np.isfinite(us)
         some = c[at[runs]]
         read = behind_packing(gemm, "wgmma", way)
-        sized = first_cut.sized_features(c, at[runs], work[at[runs]], read, spec, count)
+        sized = first_cut.sized_features(some, work[at[runs]], read, spec, count).T
         told = first_cut.about(read, spec, count), first_cut.kernel_features(some), sized
         yield Drawn(*(one.astype(np.float32) for one in told), us[runs])
 
@@ -111,9 +117,8 @@ class Lesson:
         self.kernels = [torch.tensor(ramps_around_zero(self.kernel_knots, one.kernels)) for one in data]
         self.sized = [torch.tensor(one.sized) for one in data]
         self.y = [torch.tensor(np.log(one.us / one.us.min()).astype(np.float32)) for one in data]
-        numbers = self.sized[0].shape[1]
         torch.manual_seed(0)
-        self.problem = self._network(self.about.shape[1], _NUMBERS + numbers)
+        self.problem = self._network(self.about.shape[1], _NUMBERS + first_cut.SIZED)
         self.kernel = self._network(self.kernels[0].shape[1], _NUMBERS)
 
     def _network(self, inputs: int, outputs: int) -> Any:

@@ -268,7 +268,9 @@ def test_narrow_rows_of_c_leave_registers_in_ping_pong() -> None:
     assert not replace(config, tile=(128, 192, 64), subtile=16).reasons_against(across)
     assert replace(config, ping_pong=False, consumers=1).reasons_against(plain)
     for gemm in (plain, scaled):
-        some = [one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 2000)]
+        some = [
+            one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16), corrected=4000), 2000)
+        ]
         kernels = [one for one in some if isinstance(one, WgmmaConfig) and one.ping_pong]
         assert max(one.n for one in kernels if one.m == 128) == 208
         assert not any(one.reasons_against(gemm) for one in kernels)
@@ -280,7 +282,9 @@ def test_rings_leave_vectors_room() -> None:
     rings = {}
     for name, epilogue in {"plain": PLAIN, "scaled": Epilogue(scale=("m", "n"))}.items():
         gemm = Gemm(4096, 4096, 4096, E4M3, out=BF16, b=Order.COL, epilogue=epilogue)
-        some = [one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 500)]
+        some = [
+            one.kernel for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16), corrected=4000), 500)
+        ]
         kernels = [one for one in some if isinstance(one, WgmmaConfig)]
         assert all(wgmma.fits(one, gemm=gemm) for one in kernels)
         wide = [one for one in kernels if one.ping_pong and (one.m, one.n) == (128, 208)]
@@ -320,7 +324,7 @@ def test_fp8_in_clusters_along_n_starts_early(dtype: DType) -> None:
     """However large the product is; other kernels in both ways."""
     gemm = Gemm(8192, 8192, 8192, dtype, out=BF16, b=Order.COL)
     found: dict[bool, set[bool]] = {False: set(), True: set()}
-    for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16)), 2000):
+    for _, one in islice(ranked(gemm, device("H200"), Alignment(16, 16, 16), corrected=4000), 2000):
         kernel = one.kernel
         if isinstance(kernel, WgmmaConfig) and kernel.persistent:
             found[kernel.cluster[1] > 1].add(kernel.dependent_launch)

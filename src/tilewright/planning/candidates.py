@@ -30,6 +30,7 @@ from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, function_register
 from tilewright.kernels.work import is_misaligned, rows_begin_at
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.layout.epilogue import UNIT_COLUMNS
+from tilewright.planning.clusters import without_clusters
 from tilewright.planning.cost.correction import FITTED_FOR
 from tilewright.planning.cost.first_cut import k_tile_work
 from tilewright.planning.cost.promising import tiles_along
@@ -194,14 +195,12 @@ stream-K: where m or n has an edge and k is 3072 or more, 96 x 128 takes 1.25 of
 
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
-    """Tiles that a problem fills and that keep the SMs busy. Ping-pong where tiles wait for SMs, and clusters both ways
-    where none does."""
+    """Tiles that a problem fills, without clusters (`clusters`); ping-pong where tiles wait for SMs."""
     across = (reads_orders(gemm) and gemm.operand(name).contiguous != "k" for name in ("A", "B"))
-    c = _core(wgmma_core(gemm), len(gemm.products), tuple(gemm.dtype.bytes * of for of in across))
-    rows, columns = tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
-    tiles = rows * columns
-    waits = tiles * count > spec.sm_count
-    kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & np.where(waits, c.both_ways == 0, c.ping_pong == 0)
+    core = _core(wgmma_core(gemm), len(gemm.products), tuple(gemm.dtype.bytes * of for of in across))
+    c = without_clusters(core)
+    tiles = tiles_along(gemm.m, c.m) * tiles_along(gemm.n, c.n)
+    kept = (tiles * count > spec.sm_count) | (c.ping_pong == 0)
     if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
         kept &= (c.least_m < gemm.m) & (c.least_n < gemm.n)
     return c.with_columns(tiles=tiles)[kept]
@@ -217,7 +216,6 @@ def _core(core: Columns, products: int, across_bytes: tuple[int, int]) -> Column
         least_m=_next_smaller(core.m, kind, boxes_across(a_bytes * core.m)),
         least_n=_next_smaller(core.n, kind, boxes_across(b_bytes * core.n)),
         k_tile_work=k_tile_work(core, products),
-        both_ways=(core.cluster_m > 1) & (core.cluster_n > 1),
     ).kept()
 
 

@@ -35,6 +35,7 @@ from tilewright.planning.candidates import (
     table_of,
     with_simt_options,
 )
+from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost.correction import FITTED_FOR, fit_for
 from tilewright.planning.cost.first_cut import likely
 from tilewright.planning.cost.gemv import gemv_plan_seconds
@@ -212,11 +213,10 @@ def ranked(
         if found is None:
             continue
         if kind == "wgmma":
-            likely_ones = (
-                (c[likely(c, behind_packing(gemm, kind, way), spec, count, corrected)], way)
-                for c, way in behind_each(found, gemm)
-            )
-            behind = [(other_options(c, gemm, count), way) for c, way in likely_ones]
+            behind = [
+                (other_options(c, gemm, count), way)
+                for c, way in likely_behind_each(found, gemm, spec, count, corrected)
+            ]
         else:
             within = inf if keep_order else _best_alone(tables)
             kernels = _promising(kind, found, gemm, spec, alignment, count, within)
@@ -357,6 +357,20 @@ def behind_each(found: Proposed, gemm: Gemm) -> list[tuple[Columns, Packing]]:
     if len(found.ways) == 1 or reads_orders(gemm):
         return [(found.kernels, way) for way in found.ways]
     return [(found.kernels[_that_read(found.kernels, way, gemm)], way) for way in found.ways]
+
+
+def likely_behind_each(
+    found: Proposed, gemm: Gemm, spec: DeviceSpec, count: int, most: int | None = None
+) -> list[tuple[Columns, Packing]]:
+    """Behind each packing the kernels of wgmma that are priced: the likely ones without clusters, and the likely ones
+    of these in clusters."""
+    kept = []
+    for c, way in behind_each(found, gemm):
+        read = behind_packing(gemm, "wgmma", way)
+        alone = c[likely(c, read, spec, count, most)]
+        clustered = in_clusters(alone, gemm, spec, count)
+        kept.append((clustered[likely(clustered, read, spec, count, most)], way))
+    return kept
 
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:

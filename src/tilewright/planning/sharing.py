@@ -19,6 +19,9 @@ from tilewright.units import ceil_div
 
 _SPLIT_K = np.array((*range(1, 11), 12, 14, 16, 20, 24, 32))
 
+_COUNTS = np.maximum(1, _SPLIT_K.searchsorted(np.arange(_SPLIT_K[-1] + 1), side="right"))
+"""How many of them a kernel has, by the parts that it may have at most."""
+
 MOST_WAVES = {"simt": 8, "mma": 2, "wgmma": 2}
 """Waves of blocks up to which split-K may pay, by family. Of 1.1 waves, half as long ones make 2.2, which are 1.5 of
 the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 14336 takes 2112 us in 1.5 waves, and
@@ -46,7 +49,7 @@ def with_split_k(kind: str, c: Columns, most: Any, gemm: Gemm, spec: DeviceSpec)
         parts = table.take(np.minimum(tiles, len(table) - 1), axis=0)
         row, place = (parts <= np.maximum(1, most)[:, None]).nonzero()
         return c[row].with_columns(split_k=parts[row, place])
-    counts = np.maximum(1, _SPLIT_K.searchsorted(most, side="right"))
+    counts = _COUNTS.take(most, mode="clip")
     ends = counts.cumsum()
     row = np.arange(len(c)).repeat(counts)
     return c[row].with_columns(split_k=_SPLIT_K.take(np.arange(ends[-1]) - (ends - counts).repeat(counts)))
@@ -77,15 +80,19 @@ def _filling_parts(sm_count: int) -> Any:
 def most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
     """Blocks that may share a tile's sum over k, of each kernel: that leave no SM idle and are worth a part's start; 0
     of kernels without split-K."""
-    found = np.zeros(len(c), dtype=np.int64)
-    (single,) = c.fact("single", lambda c: np.logical_not(_is_whole(kind, c))).nonzero()
-    c = c[single]
-    tiles = c.tiles if "tiles" in c else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    room = MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes if kind == "wgmma" else c.k
     worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * k), gemm.k // k)
-    found[single] = np.minimum(np.floor(room / np.maximum(tiles, 1)), worth)
-    return found
+    if np.max(worth, initial=0) < 2:
+        return np.zeros(len(c), dtype=np.int64)
+    tiles = c.tiles if "tiles" in c else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    room = c.fact(("room", kind, gemm.dtype, gemm.out, gemm.b, spec), lambda kept: _room(kind, kept, gemm, spec))
+    return np.minimum(room / np.maximum(tiles, 1), worth).astype(np.int64)
+
+
+def _room(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """Blocks of a kernel among which split-K may share out the tiles; 0 of kernels without split-K."""
+    room = MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    return np.where(_is_whole(kind, c), 0.0, room)
 
 
 def sharing_k(

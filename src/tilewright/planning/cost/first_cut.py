@@ -7,7 +7,6 @@ taught what the whole estimate says of drawn problems (`benchmarks/fit_first_cut
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import log2
 from typing import Any
 
@@ -22,7 +21,7 @@ from tilewright.planning.cost.promising import tiles_along
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
-LIKELY = 48
+LIKELY = 40
 """Kernels that a choice looks at."""
 
 _ALONE = 16
@@ -31,7 +30,7 @@ _ALONE = 16
 _UNKNOWN = 512
 """Kernels of products that nobody taught: the work alone leaves out what matters."""
 
-LITTLE_WORK = 1536
+_LITTLE_WORK = 1536
 """Kernels of which networks are asked, those of the least work."""
 
 _LEAST_WORK = 40
@@ -49,10 +48,8 @@ def likely(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1, most: int |
     needs."""
     first = None if gemm.pieces is not None else fit_for("wgmma", gemm.dtype).first
     most = most or (LIKELY if first else _UNKNOWN)
-    if len(c) <= most:
-        return np.arange(len(c))
     work = work_of(c, gemm, spec, count)
-    at = _least(work, len(c) if first is None else max(most, LITTLE_WORK))
+    at = _least(work, len(c) if first is None else max(most, _LITTLE_WORK))
     at = at[np.isfinite(work.take(at))]
     told = work.take(at) if first is None else logarithms(c, at, work.take(at), gemm, spec, count, first)
     alone = (c.split_k.take(at) == 1).nonzero()[0]
@@ -88,32 +85,21 @@ def k_tile_work(core: Columns, products: int) -> Column:
 
 def logarithms(c: Columns, at: Any, work: Any, gemm: Gemm, spec: DeviceSpec, count: int, first: FirstCut) -> Any:
     """Of what some kernels take, beside each other. at: places of the kernels. work: of each."""
-    matters = _matters(first, gemm, spec, count)
-    sized = sized_features(c, at, work, gemm, spec, count)
-    known = c.table.known("first cut", lambda kept: _known(kept, first)) if c.table else _known(c, first)
-    rows = at if c.rows is None or c.table is None else c.rows.take(at)
-    numbers = known.shape[1]
-    return sized[:, 0] + sized @ matters[numbers:] + known.take(rows, axis=0) @ matters[:numbers]
-
-
-def _known(c: Columns, first: FirstCut) -> Any:
-    """What is known of kernels, (kernels, numbers)."""
-    return first.kernel.said(kernel_features(c))
-
-
-@lru_cache(maxsize=64)
-def _matters(first: FirstCut, gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
-    """How much each of these numbers matters to a problem, then each of `sized_features`."""
-    return first.problem.said(about(gemm, spec, count))[0]
+    matters = first.problem.said(about(gemm, spec, count))[0]
+    some = c[at]
+    sized = sized_features(some, work, gemm, spec, count)
+    known = some.fact("first cut", lambda kept: first.kernel.said(kernel_features(kept)))
+    return sized[0] + matters[-SIZED:] @ sized + known @ matters[:-SIZED]
 
 
 def about(gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
-    """What a network is asked about a problem, (1, features)."""
+    """What a network is asked about a problem, (1, features). It says how much each number that a kernel is known by
+    matters, then each of `sized_features`."""
     return np.append(problem_features(gemm, count), [[log2(spec.dram_gb_per_s)]], axis=1)
 
 
 def kernel_features(c: Columns) -> Any:
-    """What a network is asked about kernels, (kernels, features)."""
+    """What a network is asked about kernels, (kernels, features). It says by which numbers each is known."""
     told = (
         *(np.log2(c.m), np.log2(c.n), c.n % 64, c.n % 32, c.n / (c.m + c.n), c.consumers, c.ping_pong, c.swap_ab),
         *(c.persistent, c.cluster_m, c.cluster_n, np.log2(c.cluster_k), c.left_in_registers, c.per_sm, c.pieces),
@@ -122,16 +108,23 @@ def kernel_features(c: Columns) -> Any:
     return stacked(told, len(c))
 
 
-def sized_features(c: Columns, at: Any, work: Any, gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
-    """What the sizes of a problem make of some kernels, (kernels, features): the logarithm of their work beside the
-    least, parts of split-K, waves, and what tiles add at the edges."""
-    some = c[at]
-    split, tile_m, tile_n = some.split_k, some.m, some.n
-    fill = some.tiles * (split * some.cluster_k) * (count / spec.sm_count) / some.per_sm
+def sized_features(c: Columns, work: Any, gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
+    """What the sizes of a problem make of kernels, (features, kernels): the logarithm of their work beside the least,
+    parts of split-K, waves, and what tiles add at the edges."""
+    fill = c.tiles * (c.split_k * c.cluster_k) * (count / spec.sm_count) / c.per_sm
     waves = np.ceil(fill)
-    sides = ((tiles_along(size, tile) * tile, size) for size, tile in ((gemm.m, tile_m), (gemm.n, tile_n)))
-    told = (
-        *(np.log(work / work.min()), np.log2(split), fill / waves, 1 / waves, np.minimum(fill, 1.0), np.log2(fill)),
-        *(np.log2(filled / size) for filled, size in sides),
-    )
-    return stacked(told, len(at))
+    found = np.empty((SIZED, len(work)))
+    found[0] = work / work.min()
+    found[1] = c.split_k
+    found[2] = fill
+    found[3] = tiles_along(gemm.m, c.m) * c.m / gemm.m
+    found[4] = tiles_along(gemm.n, c.n) * c.n / gemm.n
+    np.log2(found[:5], out=found[:5])
+    np.divide(fill, waves, out=found[5])
+    np.divide(1.0, waves, out=found[6])
+    np.minimum(fill, 1.0, out=found[7])
+    return found
+
+
+SIZED = 8
+"""Features that depend on sizes."""

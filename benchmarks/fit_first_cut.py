@@ -24,6 +24,7 @@ from networks import knots_of, ramps_and_layers, ramps_around_zero
 
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.columns import Columns
 from tilewright.planning.assembly import multiplied_on
 from tilewright.planning.candidates import other_options
 from tilewright.planning.clusters import in_clusters
@@ -32,16 +33,15 @@ from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.launches import Around
 from tilewright.planning.packing import behind_packing
 from tilewright.planning.ranking import behind_each, proposed
+from tilewright.problem.gemm import Gemm
 
 FITS = tuple(fit for fit, kind in FAMILY.items() if kind == "wgmma")
 
-_LEAST_WORK, _OTHERS, _CLUSTERED = 160, 80, 360
-"""Kernels of a drawn problem: so many of the least work, of the others, and of all of these in clusters."""
+_LEAST_WORK, _OTHERS, _BEST, _PLANS = 80, 40, 300, 200
+"""Kernels of a drawn problem: so many of the least work, and of the others; of their plans so many of the best, and of
+the others."""
 
-_NUMBERS = 16
-"""That a kernel is known by: with 24 it is as good, with 12 too."""
-
-_UNITS = 64
+_UNITS = 96
 _EPOCHS, _PROBLEMS, _RATE, _DECAY = 16, 24, 5e-3, 1e-3
 
 _SHARPNESS = 0.04
@@ -52,17 +52,20 @@ _JUDGED = (16, 32, 48, 64, 96)
 
 
 class Drawn(NamedTuple):
-    """Kernels behind one packing of a problem. about: (1, features). kernels, sized: (kernels, features). us: by the
-    whole estimate, with the best options."""
+    """Kernels, or plans, behind one packing of a problem. about: (1, features). kernels, sized: (kernels, features).
+    options: of plans whether they start early, and visit rows together, (plans, 2). us: by the whole estimate, of a
+    kernel with its best clusters and options."""
 
+    of_plans: bool
     about: Any
     kernels: Any
     sized: Any
+    options: Any
     us: Any
 
 
 def drawn(fit: str, count: int, seed: int) -> list[Drawn]:
-    """Kernels of drawn problems, as far as there is a choice between them."""
+    """Kernels and plans of drawn problems, as far as there is a choice between them."""
     rng, found = random.Random(seed), list[Drawn]()
     for number in range(count):
         problem, spec = drawn_problem(fit, rng), device(DEVICES[number % len(DEVICES)])
@@ -71,37 +74,46 @@ def drawn(fit: str, count: int, seed: int) -> list[Drawn]:
 
 
 def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Drawn]:
-    """Some kernels of a problem, behind each packing."""
+    """Some kernels of a problem, behind each packing, then some of their plans."""
     request = request_of(problem_named(name))
     gemm, lie, count = multiplied_on(spec, request.gemm), request.alignment, count_of(request)
     found = proposed("wgmma", gemm, spec, lie, stack=request.stack, promote_every=request.promote_every)
     network = fit_for("wgmma", gemm.dtype).network
     if found is None or network is None:
         return
-    for alone, way in behind_each(found, gemm):
-        work = first_cut.work_of(alone, gemm, spec, count)
+    for c, way in behind_each(found, gemm):
+        work, read = first_cut.load_of(c, gemm, spec, count).work, behind_packing(gemm, "wgmma", way)
         order = np.argsort(work, kind="stable")[: int(np.isfinite(work).sum())].tolist()
         least, others = order[:_LEAST_WORK], order[_LEAST_WORK:]
         some = sorted([*least, *rng.sample(others, min(_OTHERS, len(others)))])
-        c = in_clusters(alone[np.array(some, dtype=np.int64)], gemm, spec, count)
-        clustered = np.flatnonzero(c.cluster_m * c.cluster_n > 1).tolist()
-        left_out = rng.sample(clustered, max(0, len(clustered) - _CLUSTERED))
-        at = np.delete(np.arange(len(c)), np.array(left_out, dtype=np.int64))
-        work = first_cut.work_of(c, gemm, spec, count)
-        options = other_options(c[at].with_columns(place=np.arange(len(at))), gemm, count)
+        kernels = c[np.array(some, dtype=np.int64)]
+        kernels = kernels.with_columns(kernel=np.arange(len(kernels)))
+        options = other_options(in_clusters(kernels, gemm, spec, count), gemm, count)
         estimate = plans.estimate("wgmma", options, gemm, spec, Around(way, lie.a, lie.b, lie.c, count))
         (finite,) = np.isfinite(estimate.launches).nonzero()
         if not len(finite):
             continue
         x = plans.features("wgmma", estimate, finite, spec, count)
-        us = np.full(len(at), np.inf)
-        np.minimum.at(us, options.place[finite], 1e6 * estimate.launches[finite] * np.exp(network.logarithms(x)))
-        runs = np.isfinite(us)
-        some = c[at[runs]]
-        read = behind_packing(gemm, "wgmma", way)
-        sized = first_cut.sized_features(some, work[at[runs]], read, spec, count).T
-        told = first_cut.about(read, spec, count), first_cut.kernel_features(some), sized
-        yield Drawn(*(one.astype(np.float32) for one in told), us[runs])
+        us = 1e6 * estimate.launches[finite] * np.exp(network.logarithms(x))
+        least_us = np.full(len(kernels), np.inf)
+        np.minimum.at(least_us, options.kernel[finite], us)
+        runs = np.flatnonzero(np.isfinite(least_us))
+        told = np.argsort(us, kind="stable")
+        others = rng.sample(range(_BEST, max(_BEST, len(told))), min(_PLANS, max(0, len(told) - _BEST)))
+        told = np.sort(told[[*range(min(_BEST, len(told))), *others]])
+        yield _told(kernels[runs], least_us[runs], read, spec, count, plans=False)
+        yield _told(options[finite[told]], us[told], read, spec, count, plans=True)
+
+
+def _told(c: Columns, us: Any, gemm: Gemm, spec: DeviceSpec, count: int, *, plans: bool) -> Drawn:
+    """What networks are asked about kernels or plans."""
+    sized = first_cut.sized_features(c, first_cut.load_of(c, gemm, spec, count), gemm).T
+    known = first_cut.kernel_features(c, plans=plans)
+    options = np.zeros((len(us), 2))
+    if plans:
+        options = np.column_stack([c.dependent_launch, c.raster_rows > 1])
+    each = first_cut.about(gemm, spec, count), known, sized, options
+    return Drawn(plans, *(one.astype(np.float32) for one in each), us)
 
 
 class Lesson:
@@ -116,10 +128,12 @@ class Lesson:
         self.about = torch.tensor(ramps_around_zero(self.about_knots, np.concatenate([one.about for one in data])))
         self.kernels = [torch.tensor(ramps_around_zero(self.kernel_knots, one.kernels)) for one in data]
         self.sized = [torch.tensor(one.sized) for one in data]
+        self.options = [torch.tensor(one.options) for one in data]
         self.y = [torch.tensor(np.log(one.us / one.us.min()).astype(np.float32)) for one in data]
         torch.manual_seed(0)
-        self.problem = self._network(self.about.shape[1], _NUMBERS + first_cut.SIZED)
-        self.kernel = self._network(self.kernels[0].shape[1], _NUMBERS)
+        numbers = first_cut.NUMBERS + 2 * first_cut.OF_OPTION
+        self.problem = self._network(self.about.shape[1], numbers + first_cut.SIZED)
+        self.kernel = self._network(self.kernels[0].shape[1], numbers)
 
     def _network(self, inputs: int, outputs: int) -> Any:
         nn = self.torch.nn
@@ -131,8 +145,10 @@ class Lesson:
         known = self.kernel(self.torch.cat([self.kernels[number] for number in numbers])).tensor_split(ends)
         found = []
         for number, matters, mine in zip(numbers, self.problem(self.about[list(numbers)]), known, strict=True):
-            sized = self.sized[number]
-            found.append(sized[:, 0] + sized @ matters[_NUMBERS:] + mine @ matters[:_NUMBERS])
+            sized, ends = self.sized[number], (first_cut.NUMBERS, first_cut.NUMBERS + first_cut.OF_OPTION)
+            of_kernel, *of_options = (one.sum(1) for one in (mine * matters[: -first_cut.SIZED]).tensor_split(ends, 1))
+            of_options = (self.options[number] * self.torch.stack(of_options, 1)).sum(1)
+            found.append(sized[:, 0] + sized @ matters[-first_cut.SIZED :] + of_kernel + of_options)
         return found
 
     def learn(self, numbers: Sequence[int]) -> None:
@@ -162,7 +178,7 @@ class Lesson:
                 y = self.y[number][self.said([number])[0].argsort()]
                 losses.append([float(y[:most].min()) for most in _JUDGED])
         each = zip(_JUDGED, np.exp(np.mean(losses, axis=0)), np.exp(np.quantile(losses, 0.99, axis=0)), strict=True)
-        return "; ".join(f"{most} kernels {mean:.4f} (99 of 100 {worst:.3f})" for most, mean, worst in each)
+        return "; ".join(f"{most}: {mean:.4f} (99 of 100 {worst:.3f})" for most, mean, worst in each)
 
 
 def main() -> None:
@@ -174,10 +190,11 @@ def main() -> None:
     data = drawn(asked.fit, asked.drawn, seed=2)
     print(f"{len(data)} lists, {sum(len(one.us) for one in data)} kernels", flush=True)
     lesson = Lesson(data)
-    judges = range(0, len(data), 10) if asked.check else range(0)
+    judges = range(0, len(data), 11) if asked.check else range(0)
     lesson.learn([number for number in range(len(data)) if number not in judges])
     if asked.check:
-        print(lesson.judged(judges))
+        for of_plans, what in ((False, "kernels"), (True, "plans")):
+            print(what, lesson.judged([number for number in judges if data[number].of_plans is of_plans]))
         return
     file = OUT / f"{asked.fit}_fit.json"
     told = json.loads(file.read_text(encoding="utf-8"))

@@ -338,7 +338,7 @@ def test_clusters_and_ping_pong_of_a_problem_have_tiles_for_all(rows: int) -> No
 def test_blocks_of_a_batch_with_one_tile_each_are_no_more_than_sms(count: int, kept: list[int]) -> None:
     c = columns(WGMMA, replace(WGMMA, persistent=False))
     c = c.with_columns(tiles=np.array([2, 2]), per_sm=np.array([1, 1]), k_tile_work=np.array([1.0, 1.0]))
-    work = first_cut.work_of(c, Gemm(256, 64, 64, BF16), H200, count)
+    work = first_cut.load_of(c, Gemm(256, 64, 64, BF16), H200, count).work
     assert np.isfinite(work).tolist() == kept
 
 

@@ -37,7 +37,7 @@ from tilewright.planning.candidates import (
 )
 from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost.correction import FITTED_FOR, fit_for
-from tilewright.planning.cost.first_cut import likely
+from tilewright.planning.cost.first_cut import KERNELS, PLANS, likely
 from tilewright.planning.cost.gemv import gemv_plan_seconds
 from tilewright.planning.cost.groups import several_seconds
 from tilewright.planning.cost.launches import Around, moving, packing_seconds
@@ -213,10 +213,7 @@ def ranked(
         if found is None:
             continue
         if kind == "wgmma":
-            behind = [
-                (other_options(c, gemm, count), way)
-                for c, way in likely_behind_each(found, gemm, spec, count, corrected)
-            ]
+            behind = likely_behind_each(found, gemm, spec, count, corrected)
         else:
             within = inf if keep_order else _best_alone(tables)
             kernels = _promising(kind, found, gemm, spec, alignment, count, within)
@@ -362,15 +359,20 @@ def behind_each(found: Proposed, gemm: Gemm) -> list[tuple[Columns, Packing]]:
 def likely_behind_each(
     found: Proposed, gemm: Gemm, spec: DeviceSpec, count: int, most: int | None = None
 ) -> list[tuple[Columns, Packing]]:
-    """Behind each packing the kernels of wgmma that are priced: the likely ones without clusters, and the likely ones
-    of these in clusters."""
+    """The plans of wgmma that are priced, behind each packing: of the likely kernels the likely clusters and options.
+    most: kernels, and plans; None: as many as a choice needs."""
+    kernels, plans = (most, _OPTIONS * most) if most else (KERNELS, PLANS)
     kept = []
     for c, way in behind_each(found, gemm):
         read = behind_packing(gemm, "wgmma", way)
-        alone = c[likely(c, read, spec, count, most)]
-        clustered = in_clusters(alone, gemm, spec, count)
-        kept.append((clustered[likely(clustered, read, spec, count, most)], way))
+        c = c[likely(c, read, spec, count, kernels, plans=False)]
+        c = other_options(in_clusters(c, gemm, spec, count), gemm, count)
+        kept.append((c[likely(c, read, spec, count, plans, plans=True)], way))
     return kept
+
+
+_OPTIONS = 8
+"""Plans of a kernel in its clusters, as far as they are priced where more are asked for than a choice needs."""
 
 
 def _that_read(c: Columns, way: Packing, gemm: Gemm) -> Any:

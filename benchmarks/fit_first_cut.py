@@ -41,7 +41,7 @@ _LEAST_WORK, _OTHERS, _BEST, _PLANS = 80, 40, 300, 200
 """Kernels of a drawn problem: so many of the least work, and of the others; of their plans so many of the best, and of
 the others."""
 
-_UNITS = 96
+_UNITS = 64
 _EPOCHS, _PROBLEMS, _RATE, _DECAY = 16, 24, 5e-3, 1e-3
 
 _SHARPNESS = 0.04
@@ -53,8 +53,8 @@ _JUDGED = (16, 32, 48, 64, 96)
 
 class Drawn(NamedTuple):
     """Kernels, or plans, behind one packing of a problem. about: (1, features). kernels, sized: (kernels, features).
-    options: of plans whether they start early, and visit rows together, (plans, 2). us: by the whole estimate, of a
-    kernel with its best clusters and options."""
+    options: which of `first_cut.OPTIONS` plans have, (plans, options). us: by the whole estimate, of a kernel with its
+    best clusters and options."""
 
     of_plans: bool
     about: Any
@@ -87,8 +87,10 @@ def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Draw
         least, others = order[:_LEAST_WORK], order[_LEAST_WORK:]
         some = sorted([*least, *rng.sample(others, min(_OTHERS, len(others)))])
         kernels = c[np.array(some, dtype=np.int64)]
-        kernels = kernels.with_columns(kernel=np.arange(len(kernels)))
-        options = other_options(in_clusters(kernels, gemm, spec, count), gemm, count)
+        kernels = kernels.with_columns(alone=np.arange(len(kernels)))
+        clustered = in_clusters(kernels, gemm, spec, count)
+        clustered = clustered.with_columns(kernel=np.arange(len(clustered)))
+        options = other_options(clustered, gemm, count)
         estimate = plans.estimate("wgmma", options, gemm, spec, Around(way, lie.a, lie.b, lie.c, count))
         (finite,) = np.isfinite(estimate.launches).nonzero()
         if not len(finite):
@@ -96,24 +98,26 @@ def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Draw
         x = plans.features("wgmma", estimate, finite, spec, count)
         us = 1e6 * estimate.launches[finite] * np.exp(network.logarithms(x))
         least_us = np.full(len(kernels), np.inf)
-        np.minimum.at(least_us, options.kernel[finite], us)
+        np.minimum.at(least_us, options.alone[finite], us)
         runs = np.flatnonzero(np.isfinite(least_us))
         told = np.argsort(us, kind="stable")
         others = rng.sample(range(_BEST, max(_BEST, len(told))), min(_PLANS, max(0, len(told) - _BEST)))
         told = np.sort(told[[*range(min(_BEST, len(told))), *others]])
-        yield _told(kernels[runs], least_us[runs], read, spec, count, plans=False)
-        yield _told(options[finite[told]], us[told], read, spec, count, plans=True)
+        yield _told(kernels[runs], None, least_us[runs], read, spec, count)
+        some = options[finite[told]]
+        yield _told(clustered[some.kernel], some, us[told], read, spec, count)
 
 
-def _told(c: Columns, us: Any, gemm: Gemm, spec: DeviceSpec, count: int, *, plans: bool) -> Drawn:
-    """What networks are asked about kernels or plans."""
-    sized = first_cut.sized_features(c, first_cut.load_of(c, gemm, spec, count), gemm).T
-    known = first_cut.kernel_features(c, plans=plans)
-    options = np.zeros((len(us), 2))
-    if plans:
-        options = np.column_stack([c.dependent_launch, c.raster_rows > 1])
+def _told(kernels: Columns, plans: Columns | None, us: Any, gemm: Gemm, spec: DeviceSpec, count: int) -> Drawn:
+    """What networks are asked about kernels, or about plans, of each of which the kernel is given."""
+    sized = first_cut.sized_features(kernels, first_cut.load_of(kernels, gemm, spec, count), gemm).T
+    known = first_cut.kernel_features(kernels, plans=plans is not None)
+    options = np.zeros((len(us), len(first_cut.OPTIONS)))
+    if plans is not None:
+        columns = plans.dependent_launch, plans.raster_rows > 1, plans.staging == 1, plans.staging == 2
+        options = np.column_stack(columns)
     each = first_cut.about(gemm, spec, count), known, sized, options
-    return Drawn(plans, *(one.astype(np.float32) for one in each), us)
+    return Drawn(plans is not None, *(one.astype(np.float32) for one in each), us)
 
 
 class Lesson:
@@ -131,7 +135,7 @@ class Lesson:
         self.options = [torch.tensor(one.options) for one in data]
         self.y = [torch.tensor(np.log(one.us / one.us.min()).astype(np.float32)) for one in data]
         torch.manual_seed(0)
-        numbers = first_cut.NUMBERS + 2 * first_cut.OF_OPTION
+        numbers = first_cut.NUMBERS + len(first_cut.OPTIONS) * first_cut.OF_OPTION
         self.problem = self._network(self.about.shape[1], numbers + first_cut.SIZED)
         self.kernel = self._network(self.kernels[0].shape[1], numbers)
 
@@ -145,10 +149,10 @@ class Lesson:
         known = self.kernel(self.torch.cat([self.kernels[number] for number in numbers])).tensor_split(ends)
         found = []
         for number, matters, mine in zip(numbers, self.problem(self.about[list(numbers)]), known, strict=True):
-            sized, ends = self.sized[number], (first_cut.NUMBERS, first_cut.NUMBERS + first_cut.OF_OPTION)
-            of_kernel, *of_options = (one.sum(1) for one in (mine * matters[: -first_cut.SIZED]).tensor_split(ends, 1))
-            of_options = (self.options[number] * self.torch.stack(of_options, 1)).sum(1)
-            found.append(sized[:, 0] + sized @ matters[-first_cut.SIZED :] + of_kernel + of_options)
+            sized, each = self.sized[number], mine * matters[: -first_cut.SIZED]
+            of_options = each[:, first_cut.NUMBERS :].reshape(len(each), len(first_cut.OPTIONS), -1).sum(2)
+            of_kernel = each[:, : first_cut.NUMBERS].sum(1) + (self.options[number] * of_options).sum(1)
+            found.append(sized[:, 0] + sized @ matters[-first_cut.SIZED :] + of_kernel)
         return found
 
     def learn(self, numbers: Sequence[int]) -> None:

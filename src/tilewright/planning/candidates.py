@@ -379,7 +379,7 @@ def _leaves_first(gemm: Gemm, count: int) -> Deferred:
 
 def other_options(c: Columns, gemm: Gemm, count: int) -> Columns:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with less of C staged beside
-    a longer ring, or more of it."""
+    a longer ring, or more of it. staging: 0 of plans that stage C as kernels do, 1 of less, 2 of more."""
     assert c.table is not None and c.rows is not None
     worth, staged = c.table.known(
         ("staged", *_sides(gemm), function_registers(gemm), *gemm.epilogue.scale), lambda kept: _staged(kept, gemm)
@@ -393,7 +393,11 @@ def other_options(c: Columns, gemm: Gemm, count: int) -> Columns:
     (kept,) = (kept & worth.take(place)).nonzero()
     row, option = row[kept], option[kept]
     given = {name: getattr(c, name).take(row) for name in c.given - {"evict_first"}}
-    given |= {"dependent_launch": option & 1, "raster_rows": np.where(option & 2, _MOST_ROWS, 1)}
+    given |= {
+        "dependent_launch": option & 1,
+        "raster_rows": np.where(option & 2, _MOST_ROWS, 1),
+        "staging": option >> 2,
+    }
     found: Columns = staged[place[kept]].with_columns(**given, evict_first=_leaves_first(gemm, count))
     return found
 

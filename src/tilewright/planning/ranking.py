@@ -37,7 +37,7 @@ from tilewright.planning.candidates import (
 )
 from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost.correction import FITTED_FOR, fit_for
-from tilewright.planning.cost.first_cut import KERNELS, PLANS, likely
+from tilewright.planning.cost.first_cut import KERNELS, PLANS, likely_kernels, likely_plans, with_likelihood
 from tilewright.planning.cost.gemv import gemv_plan_seconds
 from tilewright.planning.cost.groups import several_seconds
 from tilewright.planning.cost.launches import Around, moving, packing_seconds
@@ -216,7 +216,7 @@ def ranked(
             behind = likely_behind_each(found, gemm, spec, count, corrected)
         else:
             within = inf if keep_order else _best_alone(tables)
-            kernels = _promising(kind, found, gemm, spec, alignment, count, within)
+            kernels = _promising(kind, found, gemm, spec, alignment, count, within, corrected)
             behind = [(kernels, way) for way in found.ways]
         tables += _priced(kind, behind, gemm, spec, alignment, count, corrected=corrected)
     return Ranking(tables)
@@ -276,14 +276,23 @@ def proposed(
 
 
 def _promising(
-    kind: str, found: Proposed, gemm: Gemm, spec: DeviceSpec, alignment: Alignment, count: int, within: float
+    kind: str,
+    found: Proposed,
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    count: int,
+    within: float,
+    most: int | None,
 ) -> Columns:
-    """The kernels of warps that are priced. within: seconds of the best plan of another family."""
+    """The kernels of warps that are priced. within: seconds of the best plan of another family. most: how many; None:
+    as many as a choice needs."""
     if spec.compute_capability != FITTED_FOR:
         return found.kernels
     ends = found.ends[-1:] if kind == "simt" else found.ends
     loads_bytes = min(alignment.a, alignment.b, TMA_BYTES)
-    kernels = found.kernels[promising(kind, found.kernels, ends, gemm, spec, loads_bytes, count, within)]
+    limits = {} if most is None else {"most": most}
+    kernels = found.kernels[promising(kind, found.kernels, ends, gemm, spec, loads_bytes, count, within, **limits)]
     return with_simt_options(kernels, gemm, spec, count) if kind == "simt" else kernels
 
 
@@ -365,9 +374,9 @@ def likely_behind_each(
     kept = []
     for c, way in behind_each(found, gemm):
         read = behind_packing(gemm, "wgmma", way)
-        c = c[likely(c, read, spec, count, kernels, plans=False)]
-        c = other_options(in_clusters(c, gemm, spec, count), gemm, count)
-        kept.append((c[likely(c, read, spec, count, plans, plans=True)], way))
+        c = in_clusters(c[likely_kernels(c, read, spec, count, kernels)], gemm, spec, count)
+        c = other_options(with_likelihood(c, read, spec, count), gemm, count)
+        kept.append((c[likely_plans(c, gemm, plans)], way))
     return kept
 
 

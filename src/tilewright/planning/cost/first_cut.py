@@ -19,15 +19,12 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
 from tilewright.planning.cost.correction import FirstCut, fit_for, stacked
 from tilewright.planning.cost.plans import problem_features
-from tilewright.planning.cost.promising import tiles_along
+from tilewright.planning.cost.promising import least, likeliest, tiles_along
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
 KERNELS, PLANS = 40, 64
 """Kernels that a choice looks at, and of their plans those that it prices."""
-
-_ALONE = 16
-"""And of those without split-K: a call may have no workspace, or one order of summation."""
 
 _UNKNOWN = 32
 """Times as many of products that nobody taught: the work alone leaves out what matters."""
@@ -45,27 +42,44 @@ _OTHER_WORK = 80_000
 """Elements of C whose products take as long as start, prologue and epilogue of a block."""
 
 
-def likely(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int, most: int, *, plans: bool) -> Any:
-    """Places of the likely ones, ascending. count: of a batch. most: how many. plans: whether these are plans; kernels
-    else, of which each stands for all of its plans in any cluster."""
-    first = None if gemm.pieces is not None else fit_for("wgmma", gemm.dtype).first
-    load, at, some = load_of(c, gemm, spec, count), None, c
+def likely_kernels(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int, most: int) -> Any:
+    """Places of the likely kernels, ascending: each stands for all of its plans, in any cluster. count: of a batch.
+    most: how many."""
+    first, load, at, some = _first(gemm), load_of(c, gemm, spec, count), None, c
     if count > 1 or (first is not None and len(c) > _LITTLE_WORK):
-        at = _least(load.work, len(c) if first is None else max(most, _LITTLE_WORK))
+        at = least(load.work, len(c) if first is None else max(most, _LITTLE_WORK))
         at = at[np.isfinite(load.work.take(at))]
         some, load = c[at], Load(*(of.take(at) for of in load))
-    told = load.work if first is None else logarithms(some, load, gemm, spec, count, first, plans=plans)
-    (alone,) = (some.split_k == 1).nonzero()
-    best = _least(told, most if first else _UNKNOWN * most), alone.take(_least(told.take(alone), _ALONE))
-    chosen = np.zeros(len(c), dtype=bool)
-    places = np.concatenate(best)
-    chosen[places if at is None else at.take(places)] = True
-    return chosen.nonzero()[0]
+    told = load.work
+    if first is not None:
+        known = some.fact("first cut", lambda kept: _known(kept, first, plans=False))
+        told = _beside_each_other(some, load, known, _matters(first, gemm, spec, count), gemm)
+    chosen = likeliest(told, some.split_k == 1, most if first else _UNKNOWN * most)
+    return chosen if at is None else np.sort(at.take(chosen))
 
 
-def _least(values: Any, most: int) -> Any:
-    """Places of the least of them."""
-    return values.argpartition(most)[:most] if len(values) > most else np.arange(len(values))
+def with_likelihood(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+    """Kernels with what `likely_plans` asks for. as_kernel: logarithms of what they take, beside each other; the others:
+    what each of `OPTIONS` adds."""
+    first, load = _first(gemm), load_of(c, gemm, spec, count)
+    if first is None:
+        return c.with_columns(as_kernel=load.work, **dict.fromkeys(OPTIONS, np.zeros(len(c))))
+    matters = _matters(first, gemm, spec, count)
+    known = c.fact("first cut of plans", lambda kept: _known(kept, first, plans=True))
+    told = _beside_each_other(c, load, known, matters, gemm)
+    options = (known * matters[:-SIZED])[:, NUMBERS:].reshape(len(c), len(OPTIONS), OF_OPTION).sum(axis=2).T
+    return c.with_columns(as_kernel=told, **dict(zip(OPTIONS, options, strict=True)))
+
+
+def likely_plans(c: Columns, gemm: Gemm, most: int) -> Any:
+    """Places of the likely plans of kernels `with_likelihood`, ascending."""
+    told = c.as_kernel + c.dependent_launch * c.adds_early + (c.raster_rows > 1) * c.adds_rows
+    told += (c.staging == 1) * c.adds_less + (c.staging == 2) * c.adds_more
+    return likeliest(told, c.split_k == 1, most if _first(gemm) else _UNKNOWN * most)
+
+
+def _first(gemm: Gemm) -> FirstCut | None:
+    return None if gemm.pieces is not None else fit_for("wgmma", gemm.dtype).first
 
 
 class Load(NamedTuple):
@@ -95,18 +109,17 @@ def k_tile_work(core: Columns, products: int) -> Column:
     return core.per_sm * np.maximum(products * core.m * core.n, 1.0 * core.pieces * _LEAST_WORK * (core.m + core.n))
 
 
-def logarithms(
-    c: Columns, load: Load, gemm: Gemm, spec: DeviceSpec, count: int, first: FirstCut, *, plans: bool
-) -> Any:
-    """Of what kernels or plans take, beside each other."""
-    matters = _matters(first, gemm, spec, count)
+OPTIONS = ("adds_early", "adds_rows", "adds_less", "adds_more")
+"""Of plans: dependent launch, rows of tiles that are visited together, less of C staged, or more."""
+
+NUMBERS, OF_OPTION = 16, 6
+"""By which a kernel is known, and further ones that matter with each option."""
+
+
+def _beside_each_other(c: Columns, load: Load, known: Any, matters: Any, gemm: Gemm) -> Any:
+    """Logarithms of what kernels take, without options."""
     sized = sized_features(c, load, gemm)
-    told = sized[0] + matters[-SIZED:] @ sized
-    known = c.fact(("first cut", plans), lambda kept: _known(kept, first, plans=plans))
-    if not plans:
-        return told + known @ matters[:NUMBERS]
-    own, early, rows = (known[:, of] @ matters[of] for of in (slice(NUMBERS), _OF_EARLY, _OF_ROWS))
-    return told + own + c.dependent_launch * early + (c.raster_rows > 1) * rows
+    return sized[0] + matters[-SIZED:] @ sized + known[:, :NUMBERS] @ matters[:NUMBERS]
 
 
 @lru_cache(maxsize=64)
@@ -121,13 +134,6 @@ def _known(c: Columns, first: FirstCut, *, plans: bool) -> Any:
     return found if plans else found[:, :NUMBERS].copy()
 
 
-NUMBERS, OF_OPTION = 16, 6
-"""By which a kernel is known, and further ones that matter with an option."""
-
-_OF_EARLY = slice(NUMBERS, NUMBERS + OF_OPTION)
-_OF_ROWS = slice(NUMBERS + OF_OPTION, NUMBERS + 2 * OF_OPTION)
-
-
 def about(gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
     """What a network is asked about a problem, (1, features). It says how much each number that a kernel is known by
     matters, then each of `sized_features`."""
@@ -136,7 +142,7 @@ def about(gemm: Gemm, spec: DeviceSpec, count: int) -> Any:
 
 def kernel_features(c: Columns, *, plans: bool) -> Any:
     """What a network is asked about kernels, (kernels, features). It says by which numbers each is known: those of the
-    kernel, of its dependent launch, and of rows of tiles that are visited together."""
+    kernel, then of each option."""
     told = (
         *(plans, np.log2(c.m), np.log2(c.n), c.n % 64, c.n % 32, c.n / (c.m + c.n), c.consumers, c.ping_pong),
         *(c.swap_ab, c.persistent, c.cluster_m, c.cluster_n, np.log2(c.cluster_k), c.left_in_registers, c.per_sm),

@@ -26,7 +26,7 @@ from tilewright.planning import ranking
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates, other_options, table_of
 from tilewright.planning.cost import plans
-from tilewright.planning.cost.first_cut import LIKELY
+from tilewright.planning.cost.first_cut import PLANS
 from tilewright.planning.cost.plans import shared_factor
 from tilewright.planning.cost.wgmma_terms import fragment_clocks, promotion_clocks, read_bytes
 from tilewright.planning.emulated import of_pieces
@@ -234,8 +234,8 @@ def test_the_likely_kernels_of_wgmma_are_priced_with_their_options_and_the_other
     gemm = problem(1024, 1000, 1024, "bf16", "TN")
     (likely,) = (one for one in ranked(gemm, device("H200"), alignment_of_rows(gemm)).tables if one.kind == "wgmma")
     options = {*zip(likely.columns.dependent_launch.tolist(), likely.columns.raster_rows.tolist(), strict=True)}
-    assert len(options) > 2
-    assert LIKELY < len(likely.seconds) < 6 * LIKELY
+    assert len(options) > 1
+    assert PLANS <= len(likely.seconds) < 2 * PLANS
     found = [*estimated(Request(gemm, alignment_of_rows(gemm)), device("H200"))]
     assert len(found) == len({*found}) > 10 * len(likely.seconds)
 

@@ -213,7 +213,7 @@ def ranked(
         if found is None:
             continue
         if kind == "wgmma":
-            behind = likely_behind_each(found, gemm, spec, count, corrected)
+            behind = likely_behind_each(found, gemm, spec, alignment, count, corrected)
         else:
             within = inf if keep_order else _best_alone(tables)
             kernels = _promising(kind, found, gemm, spec, alignment, count, within, corrected)
@@ -366,7 +366,7 @@ def behind_each(found: Proposed, gemm: Gemm) -> list[tuple[Columns, Packing]]:
 
 
 def likely_behind_each(
-    found: Proposed, gemm: Gemm, spec: DeviceSpec, count: int, most: int | None = None
+    found: Proposed, gemm: Gemm, spec: DeviceSpec, alignment: Alignment, count: int, most: int | None = None
 ) -> list[tuple[Columns, Packing]]:
     """The plans of wgmma that are priced, behind each packing: of the likely kernels the likely clusters and options.
     most: kernels, and plans; None: as many as a choice needs."""
@@ -375,9 +375,15 @@ def likely_behind_each(
     for c, way in behind_each(found, gemm):
         read = behind_packing(gemm, "wgmma", way)
         c = in_clusters(c[likely_kernels(c, read, spec, count, kernels)], gemm, spec, count)
-        c = other_options(with_likelihood(c, read, spec, count), gemm, count)
+        around = Around(way, alignment.a, alignment.b, alignment.c, count)
+        by_terms = partial(_seconds_by_terms, gemm=gemm, spec=spec, around=around)
+        c = other_options(with_likelihood(c, read, spec, count, by_terms), gemm, count)
         kept.append((c[likely_plans(c, gemm, plans)], way))
     return kept
+
+
+def _seconds_by_terms(c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Any:
+    return plan_seconds("wgmma", [(c, around)], gemm, spec, corrected=0)[0]
 
 
 _OPTIONS = 8

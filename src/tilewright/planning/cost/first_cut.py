@@ -8,6 +8,7 @@ what the whole estimate says of drawn problems (`benchmarks/fit_first_cut.py`, r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple
@@ -26,8 +27,8 @@ from tilewright.units import ceil_div
 KERNELS, PLANS = 40, 64
 """Kernels that a choice looks at, and of their plans those that it prices."""
 
-_UNKNOWN = 32
-"""Times as many of products that nobody taught: the work alone leaves out what matters."""
+_UNKNOWN, _UNKNOWN_PLANS = 32, 8
+"""Times as many of products that nobody taught: the work alone leaves out what matters, and so do the terms."""
 
 _LITTLE_WORK = 3000
 """Kernels or plans of which networks are asked, those of the least work."""
@@ -58,12 +59,14 @@ def likely_kernels(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int, most: i
     return chosen if at is None else np.sort(at.take(chosen))
 
 
-def with_likelihood(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
-    """Kernels with what `likely_plans` asks for. as_kernel: logarithms of what they take, beside each other; the others:
-    what each of `OPTIONS` adds."""
+def with_likelihood(
+    c: Columns, gemm: Gemm, spec: DeviceSpec, count: int, by_terms: Callable[[Columns], Any]
+) -> Columns:
+    """Kernels with what `likely_plans` asks for. by_terms: seconds of kernels, where nobody taught more. as_kernel:
+    logarithms of what they take, beside each other; others: what each of `OPTIONS` adds."""
     first, load = _first(gemm), load_of(c, gemm, spec, count)
     if first is None:
-        return c.with_columns(as_kernel=load.work, **dict.fromkeys(OPTIONS, np.zeros(len(c))))
+        return c.with_columns(as_kernel=by_terms(c), **dict.fromkeys(OPTIONS, np.zeros(len(c))))
     matters = _matters(first, gemm, spec, count)
     known = c.fact("first cut of plans", lambda kept: _known(kept, first, plans=True))
     told = _beside_each_other(c, load, known, matters, gemm)
@@ -75,7 +78,7 @@ def likely_plans(c: Columns, gemm: Gemm, most: int) -> Any:
     """Places of the likely plans of kernels `with_likelihood`, ascending."""
     told = c.as_kernel + c.dependent_launch * c.adds_early + (c.raster_rows > 1) * c.adds_rows
     told += (c.staging == 1) * c.adds_less + (c.staging == 2) * c.adds_more
-    return likeliest(told, c.split_k == 1, most if _first(gemm) else _UNKNOWN * most)
+    return likeliest(told, c.split_k == 1, most if _first(gemm) else _UNKNOWN_PLANS * most)
 
 
 def _first(gemm: Gemm) -> FirstCut | None:

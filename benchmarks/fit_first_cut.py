@@ -15,10 +15,13 @@ import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from math import exp, log
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
-from fit_choice import DEVICES, FAMILY, OUT, count_of, drawn_problem, write
+from fit_choice import DEVICES, FAMILY, FORMATS, OUT, count_of, drawn_problem, write
 from named_problems import problem_named, request_of
 from networks import knots_of, ramps_and_layers, ramps_around_zero
 
@@ -29,15 +32,16 @@ from tilewright.planning.assembly import multiplied_on
 from tilewright.planning.candidates import other_options
 from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost import first_cut, plans
-from tilewright.planning.cost.correction import fit_for
+from tilewright.planning.cost.correction import FP8_FIT, fit_for
 from tilewright.planning.cost.launches import Around
 from tilewright.planning.packing import behind_packing
 from tilewright.planning.ranking import behind_each, proposed
 from tilewright.problem.gemm import Gemm
+from tilewright.units import round_up
 
 FITS = tuple(fit for fit, kind in FAMILY.items() if kind == "wgmma")
 
-_LEAST_WORK, _OTHERS, _BEST, _PLANS = 80, 40, 300, 200
+_LEAST_WORK, _OTHERS, _BEST, _PLANS = 80, 100, 300, 200
 """Kernels of a drawn problem: so many of the least work, and of the others; of their plans so many of the best, and of
 the others."""
 
@@ -65,12 +69,47 @@ class Drawn(NamedTuple):
 
 
 def drawn(fit: str, count: int, seed: int) -> list[Drawn]:
-    """Kernels and plans of drawn problems, as far as there is a choice between them."""
-    rng, found = random.Random(seed), list[Drawn]()
+    """Kernels and plans of drawn problems, as far as there is a choice between them; by several processes, as each
+    keeps tables of all that it has met."""
+    names, rng = list[tuple[str, str, int]](), random.Random(seed)
     for number in range(count):
-        problem, spec = drawn_problem(fit, rng), device(DEVICES[number % len(DEVICES)])
-        found += [one for one in of_problem(problem, spec, rng) if len(one.us) > _JUDGED[0]]
-    return found
+        name = drawn_problem(fit, rng) if rng.random() < 0.5 else large_problem(fit, rng)
+        names.append((name, DEVICES[number % len(DEVICES)], number))
+    parts = [names[start : start + _AT_ONCE] for start in range(0, len(names), _AT_ONCE)]
+    with ProcessPoolExecutor(max_tasks_per_child=1, mp_context=get_context("spawn")) as pool:
+        return [one for part in pool.map(_of_problems, parts) for one in part]
+
+
+_AT_ONCE = 500
+"""Problems of a process."""
+
+
+def _of_problems(names: Sequence[tuple[str, str, int]]) -> list[Drawn]:
+    found = [one for name, gpu, seed in names for one in of_problem(name, device(gpu), random.Random(seed))]
+    return [one for one in found if len(one.us) > _JUDGED[0]]
+
+
+def large_problem(fit: str, rng: random.Random) -> str:
+    """The name of one of any sizes up to those of vocabularies."""
+    word, order = rng.choice(FORMATS[fit]), rng.choice(("NT", "NT", "NN", "TN"))
+    while True:
+        m, n, k = (round(exp(rng.uniform(log(least), log(most)))) for least, most in _LARGE)
+        if m * n * k < _MOST_PRODUCTS:
+            break
+    if rng.random() < 0.8:
+        n, k = round_up(n, 8), round_up(k, 8)
+    if rng.random() < 0.6:
+        m = round_up(m, 8)
+    if fit == FP8_FIT:
+        scales, sums = rng.choice((" tensor", " row")), rng.choice(("", " fast"))
+        return f"{m}x{round_up(n, 16)}x{round_up(k, 16)} {word} NT{scales}{sums}"
+    return f"{m}x{n}x{k} {word} {order}"
+
+
+_LARGE = ((1, 32768), (64, 262144), (64, 65536))
+"""Of m, n and k, the least and the most."""
+
+_MOST_PRODUCTS = 1 << 42
 
 
 def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Drawn]:
@@ -110,7 +149,7 @@ def of_problem(name: str, spec: DeviceSpec, rng: random.Random) -> Iterator[Draw
 
 def _told(kernels: Columns, plans: Columns | None, us: Any, gemm: Gemm, spec: DeviceSpec, count: int) -> Drawn:
     """What networks are asked about kernels, or about plans, of each of which the kernel is given."""
-    sized = first_cut.sized_features(kernels, first_cut.load_of(kernels, gemm, spec, count), gemm).T
+    sized = first_cut.sized_features(kernels, first_cut.load_of(kernels, gemm, spec, count), gemm, count).T
     known = first_cut.kernel_features(kernels, plans=plans is not None)
     options = np.zeros((len(us), len(first_cut.OPTIONS)))
     if plans is not None:

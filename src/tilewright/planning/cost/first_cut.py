@@ -54,7 +54,7 @@ def likely_kernels(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int, most: i
     told = load.work
     if first is not None:
         known = some.fact("first cut", lambda kept: _known(kept, first, plans=False))
-        told = _beside_each_other(some, load, known, _matters(first, gemm, spec, count), gemm)
+        told = _beside_each_other(some, load, known, _matters(first, gemm, spec, count), gemm, count)
     chosen = likeliest(told, some.split_k == 1, most if first else _UNKNOWN * most)
     return chosen if at is None else np.sort(at.take(chosen))
 
@@ -69,7 +69,7 @@ def with_likelihood(
         return c.with_columns(as_kernel=by_terms(c), **dict.fromkeys(OPTIONS, np.zeros(len(c))))
     matters = _matters(first, gemm, spec, count)
     known = c.fact("first cut of plans", lambda kept: _known(kept, first, plans=True))
-    told = _beside_each_other(c, load, known, matters, gemm)
+    told = _beside_each_other(c, load, known, matters, gemm, count)
     options = (known * matters[:-SIZED])[:, NUMBERS:].reshape(len(c), len(OPTIONS), OF_OPTION).sum(axis=2).T
     return c.with_columns(as_kernel=told, **dict(zip(OPTIONS, options, strict=True)))
 
@@ -86,10 +86,12 @@ def _first(gemm: Gemm) -> FirstCut | None:
 
 
 class Load(NamedTuple):
-    """work: of the busiest SM; infinite of kernels that are not looked at. fill: waves of blocks, as a fraction."""
+    """work: of the busiest SM; infinite of kernels that are not looked at. fill: waves of blocks, as a fraction. steps:
+    k tiles of a block."""
 
     work: Any
     fill: Any
+    steps: Any
 
 
 def load_of(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Load:
@@ -100,11 +102,15 @@ def load_of(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Load:
     fill = blocks / (spec.sm_count * c.per_sm)
     steps = tiles_along(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), parts)
     work = np.ceil(fill) * c.k_tile_work * steps
-    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1.0 + (split > 1))
+    work = np.maximum(work, _memory_work(gemm, count)) + _OTHER_WORK * (1.0 + (split > 1))
     if count > 1:  # blocks of a batch whose sums are short begin and end too often, if each has one tile
         many = (c.persistent > 0) | (fill <= 1)
         work = np.where(many | (not many.any()), work, np.inf)
-    return Load(work, fill)
+    return Load(work, fill, steps)
+
+
+def _memory_work(gemm: Gemm, count: int) -> float:
+    return count * gemm.compulsory_bytes * _WORK_OF_A_BYTE
 
 
 def k_tile_work(core: Columns, products: int) -> Column:
@@ -119,9 +125,9 @@ NUMBERS, OF_OPTION = 16, 6
 """By which a kernel is known, and further ones that matter with each option."""
 
 
-def _beside_each_other(c: Columns, load: Load, known: Any, matters: Any, gemm: Gemm) -> Any:
+def _beside_each_other(c: Columns, load: Load, known: Any, matters: Any, gemm: Gemm, count: int) -> Any:
     """Logarithms of what kernels take, without options."""
-    sized = sized_features(c, load, gemm)
+    sized = sized_features(c, load, gemm, count)
     return sized[0] + matters[-SIZED:] @ sized + known[:, :NUMBERS] @ matters[:NUMBERS]
 
 
@@ -155,22 +161,30 @@ def kernel_features(c: Columns, *, plans: bool) -> Any:
     return stacked(told, len(c))
 
 
-def sized_features(c: Columns, load: Load, gemm: Gemm) -> Any:
+def sized_features(c: Columns, load: Load, gemm: Gemm, count: int) -> Any:
     """What the sizes of a problem make of kernels, (features, kernels): the logarithm of their work beside the least,
-    parts of split-K, waves, and what tiles add at the edges."""
-    waves = np.ceil(load.fill)
+    parts of split-K, waves, k tiles, rows and columns of tiles and what these add at the edges, what is asked of the L2
+    beside what is read, and how far memory bounds them."""
+    waves, rows, columns = np.ceil(load.fill), tiles_along(gemm.m, c.m), tiles_along(gemm.n, c.n)
+    asked = c.m / c.cluster_n + c.n / c.cluster_m
     found = np.empty((SIZED, len(waves)))
     found[0] = load.work / load.work.min()
     found[1] = c.split_k
     found[2] = load.fill
-    found[3] = tiles_along(gemm.m, c.m) * c.m / gemm.m
-    found[4] = tiles_along(gemm.n, c.n) * c.n / gemm.n
-    np.log2(found[:5], out=found[:5])
-    np.divide(load.fill, waves, out=found[5])
-    np.divide(1.0, waves, out=found[6])
-    np.minimum(load.fill, 1.0, out=found[7])
+    found[3] = rows * c.m / gemm.m
+    found[4] = columns * c.n / gemm.n
+    found[5] = rows
+    found[6] = columns
+    found[7] = np.maximum(load.steps, 1)
+    found[8] = waves
+    found[9] = c.tiles * asked / (gemm.m + gemm.n)
+    np.log2(found[:10], out=found[:10])
+    np.divide(load.fill, waves, out=found[10])
+    np.divide(1.0, waves, out=found[11])
+    np.minimum(load.fill, 1.0, out=found[12])
+    np.divide(_memory_work(gemm, count), load.work, out=found[13])
     return found
 
 
-SIZED = 8
+SIZED = 14
 """Features that depend on sizes."""

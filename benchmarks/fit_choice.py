@@ -88,8 +88,11 @@ _OUTLIER = 4.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Plans of one problem, or of `count` in a batch: kernels behind each packing. us: microseconds of each on a
-    device, one table behind the other. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1. matters: `matters_of`."""
+    """Plans of one problem, or of `count` in a batch: kernels behind each packing, or one (`plans.BY_PACKING`).
+
+    us: microseconds of each on a device, one table behind the other. peer_us: cuBLAS's. weighs: `_OLDER_WEIGHS`, or 1.
+    matters: `matters_of`.
+    """
 
     name: str
     spec: DeviceSpec
@@ -137,11 +140,13 @@ def measured(fit: str, paths: Iterable[Path], weighs: float = 1.0) -> list[Measu
                 ways.setdefault(way, []).append((one.kernel, us))
             elif one.kernel.kind != kind:
                 rivals.append(us)
-        us = np.array([us for timed in ways.values() for _, us in timed])
-        if len(us) > 1:
-            tables = tuple((way, columns_of([kernel for kernel, _ in timed])) for way, timed in ways.items())
-            matters = matters_of(us.min(), rivals)
-            found.append(Measured(row["p"], spec, kind, gemm, count, tables, us, peer_us, weighs, matters))
+        matters = matters_of(min((us for timed in ways.values() for _, us in timed), default=best), rivals)
+        alone = [[one] for one in ways.items()]
+        for together in alone if kind in plans.BY_PACKING else [[*ways.items()]]:
+            us = np.array([us for _, timed in together for _, us in timed])
+            if len(us) > 1:
+                tables = tuple((way, columns_of([kernel for kernel, _ in timed])) for way, timed in together)
+                found.append(Measured(row["p"], spec, kind, gemm, count, tables, us, peer_us, weighs, matters))
     return found
 
 
@@ -237,8 +242,10 @@ def rows_of_plans(one: Measured) -> OfProblem:
     seconds = one.seconds
     finite = np.isfinite(seconds)
     y = np.log(one.us[finite] / (1e6 * seconds[finite]))
-    x = [features_of(one.kind, estimate, one.spec, one.count) for estimate in one.estimates]
-    return OfProblem(np.concatenate(x), y, one.weights[finite], plans.problem_features(one.gemm, one.count))
+    estimates = one.estimates
+    x = [features_of(one.kind, estimate, one.spec, one.count) for estimate in estimates]
+    about = plans.problem_features(plans.that_share(one.kind, one.gemm, estimates[0].read), one.count)
+    return OfProblem(np.concatenate(x), y, one.weights[finite], about)
 
 
 def features_of(kind: str, estimate: plans.Estimate, spec: DeviceSpec, count: int) -> Any:
@@ -265,19 +272,24 @@ def plans_near(fit: str, name: str, spec: DeviceSpec, rng: random.Random, *, who
         found, most = whole_space(gemm, spec, alignment, family=kind, **around_it), _NEAR_OF_WHOLE
     else:
         found, most = ranked(gemm, spec, alignment, corrected=_NEAR, **around_it), _NEAR
-    network, x = fit_for(kind, gemm.dtype).network, []
+    network, told = fit_for(kind, gemm.dtype).network, list[OfProblem]()
     for one in found.tables:
         if one.kind != kind:
             continue
         around = Around(one.packing, alignment.a, alignment.b, alignment.c, count)
         near = plans.least_of([one.seconds], most)[0]
         rows = np.sort(rng.sample(near.tolist(), min(_DRAWN, len(near)))).astype(np.int64)
-        x.append(features_of(kind, plans.estimate(kind, one.columns[rows], gemm, spec, around), spec, count))
-    if x and sum(map(len, x)):
-        each = np.concatenate(x)
-        known = np.zeros(len(each)) if network is None else network.logarithms(each)
-        shared = log(plans.shared_factor(kind, gemm, count))
-        yield OfProblem(each, known + shared, np.ones(len(each)), plans.problem_features(gemm, count))
+        estimate = plans.estimate(kind, one.columns[rows], gemm, spec, around)
+        x = features_of(kind, estimate, spec, count)
+        share = plans.that_share(kind, gemm, estimate.read)
+        known = np.zeros(len(x)) if network is None else network.logarithms(x)
+        known += log(plans.shared_factor(kind, share, count))
+        told.append(OfProblem(x, known, np.ones(len(x)), plans.problem_features(share, count)))
+    told = [one for one in told if len(one.y)]
+    if kind in plans.BY_PACKING or len(told) < 2:
+        yield from told
+    else:
+        yield OfProblem(*(np.concatenate(of) for of in (*zip(*told, strict=True),)[:3]), told[0].about)
 
 
 def drawn_problem(fit: str, rng: random.Random) -> str:

@@ -143,11 +143,12 @@ def _as_measured(
     asked = [features(kind, one, rows, spec, count) for one, rows in zip(found, chosen, strict=True) if len(rows)]
     if not asked:
         return [one.total for one in found]
-    factors = np.exp(network.logarithms(np.concatenate(asked))) * shared_factor(kind, gemm, count)
+    factors = np.exp(network.logarithms(np.concatenate(asked)))
     totals, end = [], 0
     for one, of, rows in zip(found, terms, chosen, strict=True):
+        shared = shared_factor(kind, that_share(kind, gemm, one.read), count)
         total = one.more + of
-        total[rows] += of[rows] * (factors[end : end + len(rows)] - 1)
+        total[rows] += of[rows] * (shared * factors[end : end + len(rows)] - 1)
         totals.append(total)
         end += len(rows)
     slowest = max(total[rows].max(initial=0.0) for total, rows in zip(totals, chosen, strict=True))
@@ -169,6 +170,15 @@ def least_of(seconds: Sequence[Any], most: int, within: float = inf) -> list[Any
         return [best]
     starts = np.cumsum([0, *map(len, seconds)])
     return [rows - start for rows, start in zip(np.split(best, best.searchsorted(starts[1:-1])), starts, strict=False)]
+
+
+BY_PACKING = frozenset({"simt"})
+"""Families whose network learned from the plans behind each packing by themselves, not beside those behind others."""
+
+
+def that_share(kind: str, gemm: Gemm, read: Gemm) -> Gemm:
+    """The problem whose plans share a factor. read: behind a packing."""
+    return read if kind in BY_PACKING else gemm
 
 
 @lru_cache(maxsize=64)

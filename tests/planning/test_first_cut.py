@@ -20,6 +20,7 @@ from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost import first_cut
 from tilewright.planning.cost.correction import FirstCut, Network
 from tilewright.planning.cost.promising import least, likeliest
+from tilewright.planning.cost.wgmma_terms import CLUSTERED_SMS
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.ranking import KERNELS, PLANS, likely_behind_each, proposed, ranked
 from tilewright.problem.emulation import BF16X3
@@ -53,7 +54,8 @@ def test_kernels_are_known_by_their_work_their_waves_and_their_edges(name: str) 
     load = first_cut.Load(*(of[looked_at] for of in load))
     found = first_cut.sized_features(some, load, gemm, count)
     blocks = np.ceil(gemm.m / some.m) * np.ceil(gemm.n / some.n) * some.split_k * some.cluster_k * count
-    fill = blocks / (132 * some.per_sm)
+    clustered = (some.cluster_m * some.cluster_n >= 4) | (some.cluster_k >= 4)
+    fill = blocks / (132 * some.per_sm * np.where(clustered, CLUSTERED_SMS, 1.0))
     assert 2.0 ** found[0] == pytest.approx(load.work / load.work.min()) and found[0].min() == 0
     assert found[1].tolist() == np.log2(some.split_k).tolist() and 2.0 ** found[2] == pytest.approx(fill)
     assert 2.0 ** found[3] * gemm.m == pytest.approx(np.ceil(gemm.m / some.m) * some.m)

@@ -21,6 +21,7 @@ from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
 from tilewright.planning.cost.correction import FirstCut, fit_for, stacked
 from tilewright.planning.cost.plans import problem_features
 from tilewright.planning.cost.promising import least, likeliest, tiles_along
+from tilewright.planning.cost.wgmma_terms import CLUSTERED_SMS
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
@@ -99,12 +100,13 @@ def load_of(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Load:
     split = c.split_k
     parts = split * c.cluster_k
     blocks = c.tiles * parts * count
-    fill = blocks / (spec.sm_count * c.per_sm)
+    clustered = (c.cluster_m * c.cluster_n >= 4) | (c.cluster_k >= 4)
+    fill = blocks / (spec.sm_count * c.per_sm * np.where(clustered, CLUSTERED_SMS, 1.0))
     steps = tiles_along(ceil_div(gemm.k, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), parts)
     work = np.ceil(fill) * c.k_tile_work * steps
     work = np.maximum(work, _memory_work(gemm, count)) + _OTHER_WORK * (1.0 + (split > 1))
     if count > 1:  # blocks of a batch whose sums are short begin and end too often, if each has one tile
-        many = (c.persistent > 0) | (fill <= 1)
+        many = (c.persistent > 0) | (blocks <= spec.sm_count * c.per_sm)
         work = np.where(many | (not many.any()), work, np.inf)
     return Load(work, fill, steps)
 

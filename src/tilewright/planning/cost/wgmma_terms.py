@@ -50,7 +50,7 @@ _FRAGMENT_LOADS = 8
 _LOAD_CLOCKS = 40
 """From a load of shared memory to the MMAs that read its value. Assumed, not fitted: no sweep has such kernels yet."""
 
-_CLUSTERED_SMS = 120 / 132
+CLUSTERED_SMS = 120 / 132
 """The share of SMs that clusters of 4 fill, and of 8, it is assumed: each lies in one GPC. H200: a 31st of 4 waits."""
 
 _RESCALE_INSTRUCTIONS = 2
@@ -294,7 +294,7 @@ def with_clocks(c: Columns, gemm: Gemm, spec: DeviceSpec, at: Constants | None =
         slowest = np.maximum(slowest, (a_rows + b_rows) * row_bytes / used.arrival)
         together = blocks_together(c, gemm) * np.ones(len(c), dtype=np.int64)
         clustered = (c.cluster_m * c.cluster_n >= 4) | (c.cluster_k >= 4)
-        sms = spec.sm_count * np.where(clustered, _CLUSTERED_SMS, 1.0)
+        sms = spec.sm_count * np.where(clustered, CLUSTERED_SMS, 1.0)
         by_warps = stores_rows(c.subtile, gemm) * c.m * c.n * gemm.out.bytes
         runs = (blocks_per_sm("wgmma", c, gemm, spec) > 0) & (reads_orders(gemm) | wgmma.reads(c, gemm))
         return {

@@ -163,7 +163,7 @@ def test_copies_pay_for_large_problems_only() -> None:
 def test_a_result_that_tma_cannot_store_is_not_given_to_it() -> None:
     gemm = Gemm(4096, 4096, 4096, BF16, out=BF16)
     assert ranked(gemm, device("H200"), Alignment(16, 16, 16))[0][1].kernel.kind == "wgmma"
-    found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 4))]
+    found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 4), corrected=400)]
     stores = ("ping_pong", "swap_ab", "persistent", "consumers", "cluster", "subtile", "split_k")
     kinds = {
         tuple(getattr(config.kernel, name) for name in stores): config

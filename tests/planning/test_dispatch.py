@@ -52,7 +52,7 @@ TABLE = [
     ("H200", (4096, 4096, 4096, "f16", "TT"), "wgmma", 1),
     ("H200", (4096, 4096, 4095, "bf16", "NN"), "wgmma, A packed", 2),
     ("H200", (33, 33, 33, "bf16", "NN"), "mma", 1),  # narrower copies beat copies before
-    ("H200", (8192, 1, 8192, "bf16", "NN"), "wgmma", 1),
+    ("H200", (8192, 1, 8192, "bf16", "NN"), "gemv", 1),
     ("H200", (1, 8192, 4097, "bf16", "NN"), "wgmma", 1),
     ("H200", (1, 8191, 8192, "f32", "NN"), "gemv, k in 2 parts", 2),  # rows of B do not
     ("H200", (1, 8192, 128, "bf16", "NN"), "wgmma", 1),

@@ -243,7 +243,7 @@ def test_the_likely_kernels_of_wgmma_are_priced_with_their_options_and_the_other
 @pytest.mark.parametrize("sizes", [(48, 4096, 1024), (4096, 48, 1024)])
 def test_one_row_or_column_of_tiles_has_one_order(sizes: tuple[int, int, int]) -> None:
     gemm = problem(*sizes, "bf16", "NT")
-    options = next(iter(ranked(gemm, device("H200"), alignment_of_rows(gemm)).tables)).columns
+    options = next(iter(ranked(gemm, device("H200"), alignment_of_rows(gemm), corrected=400).tables)).columns
     in_line = (options.m >= gemm.m) | (options.n >= gemm.n)
     assert in_line.any() and set(options.raster_rows[in_line & (options.persistent == 0)].tolist()) == {1}
     assert set(options.raster_rows[options.persistent > 0].tolist()) <= {16}

@@ -311,6 +311,12 @@ def drawn_problem(fit: str, rng: random.Random) -> str:
         n, k = (max(8, one // 8 * 8) for one in (n, k))
     if sort < 0.45:
         m = max(8, m // 8 * 8)
+    return name_of(fit, (m, n, k), word, order, rng)
+
+
+def name_of(fit: str, sizes: tuple[int, int, int], word: str, order: str, rng: random.Random) -> str:
+    """The name of a problem of some sizes; of FP8, which PyTorch multiplies NT in multiples of 16, with scales."""
+    m, n, k = sizes
     if fit == FP8_FIT:
         scales, sums = rng.choice((" tensor", " row")), rng.choice(("", " fast"))
         return f"{m}x{round_up(n, 16)}x{round_up(k, 16)} {word} NT{scales}{sums}"

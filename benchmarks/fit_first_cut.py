@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
-from fit_choice import DEVICES, FAMILY, FORMATS, OUT, count_of, drawn_problem, write
+from fit_choice import DEVICES, FAMILY, FORMATS, OUT, count_of, drawn_problem, name_of, write
 from named_problems import problem_named, request_of
 from networks import knots_of, ramps_and_layers, ramps_around_zero
 
@@ -32,7 +32,7 @@ from tilewright.planning.assembly import multiplied_on
 from tilewright.planning.candidates import other_options
 from tilewright.planning.clusters import in_clusters
 from tilewright.planning.cost import first_cut, plans
-from tilewright.planning.cost.correction import FP8_FIT, fit_for
+from tilewright.planning.cost.correction import fit_for
 from tilewright.planning.cost.launches import Around
 from tilewright.planning.packing import behind_packing
 from tilewright.planning.ranking import behind_each, proposed
@@ -100,10 +100,7 @@ def large_problem(fit: str, rng: random.Random) -> str:
         n, k = round_up(n, 8), round_up(k, 8)
     if rng.random() < 0.6:
         m = round_up(m, 8)
-    if fit == FP8_FIT:
-        scales, sums = rng.choice((" tensor", " row")), rng.choice(("", " fast"))
-        return f"{m}x{round_up(n, 16)}x{round_up(k, 16)} {word} NT{scales}{sums}"
-    return f"{m}x{n}x{k} {word} {order}"
+    return name_of(fit, (m, n, k), word, order, rng)
 
 
 _LARGE = ((1, 32768), (64, 262144), (64, 65536))

@@ -115,11 +115,12 @@ def test_large_problems_have_names_that_problems_have(fit: str) -> None:
 @pytest.fixture(scope="module")
 def lists() -> list[Any]:
     problems = [(f"{m}x{n}x512 bf16 NT", "H200", m) for m, n in ((512, 1024), (640, 2048), (96, 4096))]
-    return fit_first_cut._of_problems(problems)
+    return fit_first_cut._of_problems([*problems, ("31 x 256x256x64 bf16", "H200", 1)])
 
 
 def test_of_each_problem_kernels_then_plans_are_taught(lists: list[Any]) -> None:
-    assert [one.of_plans for one in lists] == [False, True] * 3
+    assert [one.of_plans for one in lists] == [False, True] * 4
+    assert all(np.isfinite(one.sized).all() and np.isfinite(one.us).all() for one in lists)  # of a batch, too
     for kernels, plans in zip(lists[::2], lists[1::2], strict=True):
         assert kernels.us.min() <= plans.us.min() * (1 + 1e-9)  # a kernel takes what the best of its plans does
         assert not kernels.options.any() and plans.options.any()
@@ -131,7 +132,7 @@ def test_networks_that_are_written_say_what_they_learned(lists: list[Any], monke
     monkeypatch.setattr(fit_first_cut, "_PROBLEMS", 2)
     monkeypatch.setattr(fit_first_cut, "_EPOCHS", 40)
     lesson = fit_first_cut.Lesson(lists)
-    lesson.learn(range(6))
+    lesson.learn(range(8))
     kernel = Network.from_json(ramps_and_layers(lesson.kernel_knots, lesson.kernel))
     problem = Network.from_json(ramps_and_layers(lesson.about_knots, lesson.problem))
     first = FirstCut(kernel, problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from math import inf
 
@@ -62,8 +61,15 @@ _OTHERS = 4000
 
 def _ranked(request: Request, spec: DeviceSpec, corrected: int | None = None) -> Iterator[tuple[float, PlanConfig]]:
     """The plans that `ranked` finds for a request, when they are asked for."""
-    each = partial(ranked, request.gemm, spec, request.alignment, keep_order=request.unsplit, stack=request.stack)
-    yield from each(promote_every=request.promote_every, corrected=corrected)
+    yield from ranked(
+        request.gemm,
+        spec,
+        request.alignment,
+        keep_order=request.unsplit,
+        stack=request.stack,
+        promote_every=request.promote_every,
+        corrected=corrected,
+    )
 
 
 def _gemv(request: Request, spec: DeviceSpec) -> tuple[float, PlanConfig] | None:

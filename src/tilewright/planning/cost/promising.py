@@ -40,8 +40,8 @@ def promising(
 ) -> Any:
     """Places of kernels of warps, with split-K, whose busiest SM has little more work than that of the best of their
     table. ends: of tables, one behind the other. loads_bytes: that rows of A and B are multiples of. within: seconds of
-    the best plan of another family; kernels whose k steps alone take as long are left out. most: how many at most, and
-    as many without split-K."""
+    the best plan of another family; kernels whose k steps alone take as long are left out. most: how many at most,
+    beside a few without split-K."""
     bare, work, whole = _clocks_of_warps(kind, c, gemm, spec, loads_bytes, count)
     possible = bare < within * 1e6 * spec.boost_clock_mhz
     if not possible.any():
@@ -50,8 +50,8 @@ def promising(
     for start, end in pairwise((0, *ends)):
         mine, alone = work[start:end], whole[start:end]
         # Without split-K too: a call may have no workspace, or one order of summation.
-        least = np.where(alone, mine.min(where=alone, initial=np.inf), mine.min())
-        kept[start:end] = mine <= _MOST_CLOCKS * least
+        best = np.where(alone, mine.min(where=alone, initial=np.inf), mine.min())
+        kept[start:end] = mine <= _MOST_CLOCKS * best
     (found,) = (kept & possible).nonzero()
     return found if len(found) <= most else found[likeliest(work.take(found), whole.take(found), most)]
 
